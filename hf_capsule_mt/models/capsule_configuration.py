@@ -1,0 +1,124 @@
+"""What the configurations of all capsule Transformers have in common."""
+
+import dataclasses
+import difflib
+from typing import Any
+
+AGGREGATIONS = ("none", "linear", "dynamic", "dynamic_routing", "em_routing")
+CAPSULE_INPUTS = ("all_layers", "own_layer")
+LINEAR_INPUTS = ("layers", "votes")
+AGGREGATION_INITS = ("identity", "paper")
+
+
+class CapsuleConfigMixin:
+    """Validation and conversion shared by the capsule configurations. The fields that it expects on the class:
+
+    Args:
+        aggregation (`str`): how the outputs H^1..H^L of a stack's layers are combined into its output (Dou et al.
+            2019): "none" (the plain parent), "linear" (Eq. 3), "dynamic" (Eq. 4), "dynamic_routing" (Alg. 1) or
+            "em_routing" (Alg. 2).
+        aggregate_encoder, aggregate_decoder (`bool`): which stacks aggregate (Table 4).
+        capsule_inputs (`str`): input capsules from "all_layers", F_l(H^1..H^L), or "own_layer", F_l(H^l) (Table 3).
+        linear_inputs (`str`): what "linear" combines: the "layers" themselves, as in the paper, or the "votes" that
+            the routing systems would route, a control with as many parameters as they have.
+        num_capsules (`int`): N, the number of output capsules, a divisor of d_model; each has size d_model / N.
+            Defaults to d_model (Figure 2).
+        routing_iterations (`int`): R >= 1 (Figure 3). R = 1 with "dynamic_routing" is the uniform control.
+        aggregation_init (`str`): "identity" adds the layer-normalised aggregate to the top layer through a gate that
+            starts at zero, so that a converted model starts as its parent; "paper" replaces the top layer by the
+            aggregate, as printed.
+        aggregation_hidden_size (`int`): hidden size of F_l and FFN_l, which the paper does not give. Defaults to
+            d_model.
+        em_inverse_temperature (`float`): final value of the inverse temperature lambda of Eq. 14.
+        label_smoothing (`float`): label smoothing of the cross-entropy, in [0, 1), applied inside the model.
+    """
+
+    keys_to_ignore_at_inference = ["past_key_values", "encoder_agreements", "decoder_agreements"]
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        self._refuse_misspelt(kwargs)
+        if self.num_capsules is None:
+            self.num_capsules = self.d_model
+        if self.aggregation_hidden_size is None:
+            self.aggregation_hidden_size = self.d_model
+        super().__post_init__(**kwargs)
+
+    @classmethod
+    def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any):
+        """Builds the config from a dictionary; fields in kwargs are merged first, so that they are validated too.
+
+        A dictionary of the plain parent loses its model type and architectures and becomes a capsule config.
+
+        Raises:
+            ValueError: if the dictionary belongs to a model of another type.
+        """
+        config_dict = dict(config_dict)
+        model_type = config_dict.get("model_type", cls.model_type)
+        if model_type == cls.parent_model_type:
+            for key in ("model_type", "architectures"):
+                config_dict.pop(key, None)
+        elif model_type != cls.model_type:
+            raise ValueError(
+                f"{cls.__name__} can start from a checkpoint of type '{cls.parent_model_type}' or '{cls.model_type}', "
+                f"but this one is of type '{model_type}'; load it with AutoModelForSeq2SeqLM instead"
+            )
+        fields = {field.name for field in dataclasses.fields(cls)}
+        overrides = {name: kwargs.pop(name) for name in list(kwargs) if name in fields and name != "dtype"}
+        # sizes that default to d_model follow it when it is overridden
+        if "d_model" in overrides:
+            for name in ("num_capsules", "aggregation_hidden_size"):
+                config_dict.pop(name, None)
+        return super().from_dict(config_dict | overrides, **kwargs)
+
+    @classmethod
+    def get_config_dict(cls, *args: Any, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        """As in the parent; a plain parent checkpoint does not provoke the warning about its model type."""
+        config_dict, kwargs = super().get_config_dict(*args, **kwargs)
+        if config_dict.get("model_type") == cls.parent_model_type:
+            config_dict = {key: value for key, value in config_dict.items() if key not in ("model_type", "architectures")}
+        return config_dict, kwargs
+
+    def aggregates(self, stack: str) -> bool:
+        """Whether the stack ("encoder" or "decoder") combines its layers."""
+        return self.aggregation != "none" and getattr(self, f"aggregate_{stack}")
+
+    def validate_aggregation(self) -> None:
+        """Checks every field of this project, at construction and at save.
+
+        Raises:
+            ValueError: names the field, its value and what is allowed.
+        """
+        _check_choice("aggregation", self.aggregation, AGGREGATIONS)
+        _check_choice("capsule_inputs", self.capsule_inputs, CAPSULE_INPUTS)
+        _check_choice("linear_inputs", self.linear_inputs, LINEAR_INPUTS)
+        _check_choice("aggregation_init", self.aggregation_init, AGGREGATION_INITS)
+        if self.num_capsules < 1 or self.d_model % self.num_capsules:
+            divisors = [n for n in range(1, self.d_model + 1) if self.d_model % n == 0]
+            raise ValueError(
+                f"num_capsules={self.num_capsules} does not divide d_model={self.d_model}; choose one of {divisors}"
+            )
+        for name in ("routing_iterations", "aggregation_hidden_size", "encoder_layers", "decoder_layers"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)} must be at least 1")
+        if not self.em_inverse_temperature > 0:
+            raise ValueError(f"em_inverse_temperature={self.em_inverse_temperature} must be greater than 0")
+        if not 0 <= self.label_smoothing < 1:
+            raise ValueError(f"label_smoothing={self.label_smoothing} must be at least 0 and less than 1")
+        for name in ("encoder_layerdrop", "decoder_layerdrop"):
+            if getattr(self, name) != 0:
+                raise ValueError(
+                    f"{name}={getattr(self, name)} is not supported: layer aggregation reads every layer; set it to 0"
+                )
+
+    def _refuse_misspelt(self, extra: dict[str, Any]) -> None:
+        # Foreign keys are legitimate in configs from the Hub, so only near misses of real fields are refused.
+        own = [field.name for field in dataclasses.fields(self)]
+        for key in extra:
+            match = difflib.get_close_matches(key, own, n=1, cutoff=0.85)
+            if match and key not in own and not key.startswith("_"):
+                raise ValueError(f"unknown configuration field '{key}'; did you mean '{match[0]}'?")
+
+
+def _check_choice(name: str, value: str, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise ValueError(f"{name}='{value}' is not known; choose one of {', '.join(allowed)}")

@@ -1,0 +1,33 @@
+"""Configuration of capsule Marian models."""
+
+from huggingface_hub.dataclasses import strict
+from transformers import MarianConfig
+
+from .capsule_configuration import CapsuleConfigMixin
+
+
+@strict
+class CapsuleMarianConfig(CapsuleConfigMixin, MarianConfig):
+    """A MarianConfig with layer aggregation; the capsule fields are documented in CapsuleConfigMixin.
+
+    A plain Marian config is a valid starting point: `CapsuleMarianConfig.from_pretrained(plain_checkpoint,
+    aggregation="em_routing")` keeps its architecture and adds the systems asked for.
+    """
+
+    model_type = "capsule-marian"
+    parent_model_type = "marian"
+
+    aggregation: str = "em_routing"
+    aggregate_encoder: bool = True
+    aggregate_decoder: bool = True
+    capsule_inputs: str = "all_layers"
+    linear_inputs: str = "layers"
+    num_capsules: int | None = None
+    routing_iterations: int = 3
+    aggregation_init: str = "identity"
+    aggregation_hidden_size: int | None = None
+    em_inverse_temperature: float | int = 1.0
+    label_smoothing: float | int = 0.0
+
+
+__all__ = ["CapsuleMarianConfig"]

@@ -1,0 +1,79 @@
+"""Marian with dynamic layer aggregation (Dou et al. 2019)."""
+
+import torch
+from torch import nn
+from transformers import MarianMTModel
+from transformers.models.marian.modeling_marian import (
+    MarianDecoder,
+    MarianEncoder,
+    MarianModel,
+    MarianPreTrainedModel,
+)
+
+from .capsule_seq2seq import (
+    AggregatingDecoderMixin,
+    AggregatingEncoderMixin,
+    CapsuleForConditionalGenerationMixin,
+    CapsuleSeq2SeqModelMixin,
+)
+from .configuration_capsule_marian import CapsuleMarianConfig
+
+
+class CapsuleMarianEncoder(AggregatingEncoderMixin, MarianEncoder):
+    """Marian's encoder; its output aggregates its layers."""
+
+    config_class = CapsuleMarianConfig
+
+
+class CapsuleMarianDecoder(AggregatingDecoderMixin, MarianDecoder):
+    """Marian's decoder; its output aggregates its layers."""
+
+    config_class = CapsuleMarianConfig
+
+
+class CapsuleMarianModel(CapsuleSeq2SeqModelMixin, MarianModel):
+    """Encoder and decoder without a head."""
+
+    config_class = CapsuleMarianConfig
+
+    def __init__(self, config: CapsuleMarianConfig) -> None:
+        # MarianModel.__init__ would build the plain stacks first, only to throw them away
+        MarianPreTrainedModel.__init__(self, config)
+        if config.share_encoder_decoder_embeddings:
+            self.shared = nn.Embedding(config.vocab_size, config.d_model, config.pad_token_id)
+            self._tied_weights_keys = {
+                "decoder.embed_tokens.weight": "shared.weight",
+                "encoder.embed_tokens.weight": "shared.weight",
+            }
+        else:
+            self._tied_weights_keys = None
+        self.encoder = CapsuleMarianEncoder(config)
+        self.decoder = CapsuleMarianDecoder(config)
+        self.post_init()
+
+
+class CapsuleMarianMTModel(CapsuleForConditionalGenerationMixin, MarianMTModel):
+    """Marian for translation with layer aggregation; every system of Dou et al. 2019 by its config.
+
+    `from_pretrained` also takes a plain Marian checkpoint and capsule options:
+    `CapsuleMarianMTModel.from_pretrained(plain, aggregation="em_routing")`.
+    """
+
+    config_class = CapsuleMarianConfig
+
+    def __init__(self, config: CapsuleMarianConfig) -> None:
+        MarianPreTrainedModel.__init__(self, config)
+        self.model = CapsuleMarianModel(config)
+        if config.share_encoder_decoder_embeddings:
+            self._tied_weights_keys = {
+                "lm_head.weight": "model.shared.weight",
+                "model.decoder.embed_tokens.weight": "model.shared.weight",
+                "model.encoder.embed_tokens.weight": "model.shared.weight",
+            }
+        target_vocab_size = config.vocab_size if config.share_encoder_decoder_embeddings else config.decoder_vocab_size
+        self.final_logits_bias = nn.Buffer(torch.zeros((1, target_vocab_size)))
+        self.lm_head = nn.Linear(config.d_model, target_vocab_size, bias=False)
+        self.post_init()
+
+
+__all__ = ["CapsuleMarianModel", "CapsuleMarianMTModel"]
