@@ -2,7 +2,7 @@
 
 import dataclasses
 import difflib
-from typing import Any
+from typing import Any, ClassVar
 
 AGGREGATIONS = ("none", "linear", "dynamic", "dynamic_routing", "em_routing")
 CAPSULE_INPUTS = ("all_layers", "own_layer")
@@ -33,7 +33,7 @@ class CapsuleConfigMixin:
         label_smoothing (`float`): label smoothing of the cross-entropy, in [0, 1), applied inside the model.
     """
 
-    keys_to_ignore_at_inference = ["past_key_values", "encoder_agreements", "decoder_agreements"]
+    keys_to_ignore_at_inference: ClassVar[list[str]] = ["past_key_values", "encoder_agreements", "decoder_agreements"]
 
     def __post_init__(self, **kwargs: Any) -> None:
         self._refuse_misspelt(kwargs)
@@ -52,11 +52,9 @@ class CapsuleConfigMixin:
         Raises:
             ValueError: if the dictionary belongs to a model of another type.
         """
-        config_dict = dict(config_dict)
         model_type = config_dict.get("model_type", cls.model_type)
         if model_type == cls.parent_model_type:
-            for key in ("model_type", "architectures"):
-                config_dict.pop(key, None)
+            config_dict = _without_identity(config_dict)
         elif model_type != cls.model_type:
             raise ValueError(
                 f"{cls.__name__} can start from a checkpoint of type '{cls.parent_model_type}' or '{cls.model_type}', "
@@ -66,8 +64,8 @@ class CapsuleConfigMixin:
         overrides = {name: kwargs.pop(name) for name in list(kwargs) if name in fields and name != "dtype"}
         # sizes that default to d_model follow it when it is overridden
         if "d_model" in overrides:
-            for name in ("num_capsules", "aggregation_hidden_size"):
-                config_dict.pop(name, None)
+            followers = ("num_capsules", "aggregation_hidden_size")
+            config_dict = {key: value for key, value in config_dict.items() if key not in followers}
         return super().from_dict(config_dict | overrides, **kwargs)
 
     @classmethod
@@ -75,7 +73,9 @@ class CapsuleConfigMixin:
         """As in the parent; a plain parent checkpoint does not provoke the warning about its model type."""
         config_dict, kwargs = super().get_config_dict(*args, **kwargs)
         if config_dict.get("model_type") == cls.parent_model_type:
-            config_dict = {key: value for key, value in config_dict.items() if key not in ("model_type", "architectures")}
+            config_dict = {
+                key: value for key, value in config_dict.items() if key not in ("model_type", "architectures")
+            }
         return config_dict, kwargs
 
     def aggregates(self, stack: str) -> bool:
@@ -117,6 +117,10 @@ class CapsuleConfigMixin:
             match = difflib.get_close_matches(key, own, n=1, cutoff=0.85)
             if match and key not in own and not key.startswith("_"):
                 raise ValueError(f"unknown configuration field '{key}'; did you mean '{match[0]}'?")
+
+
+def _without_identity(config_dict: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in config_dict.items() if key not in ("model_type", "architectures")}
 
 
 def _check_choice(name: str, value: str, allowed: tuple[str, ...]) -> None:

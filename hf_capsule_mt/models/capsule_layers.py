@@ -54,6 +54,7 @@ class LayerFeedForward(nn.Module):
         self.activation_fn = ACT2FN[config.activation_function]
         # Layer outputs are layer-normalised, hence of unit variance; He initialisation keeps the hidden activations
         # at unit second moment, so that output_std is about the standard deviation of the outputs.
+        self.input_proj: nn.Module
         if self.all_layers:
             inputs = num_layers * width
             self.input_proj = CapsuleLinear(inputs, num_layers * hidden, weight_std=math.sqrt(2 / inputs))
@@ -70,10 +71,14 @@ class LayerFeedForward(nn.Module):
         if self.all_layers:
             hidden = self.input_proj(layers.flatten(-2)).unflatten(-1, (self.num_layers, -1))
         else:
-            hidden = torch.stack([proj(layers[..., i, :]) for i, proj in enumerate(self.input_proj)], dim=-2)
+            hidden = _per_layer(self.input_proj, layers)
         hidden = self.activation_fn(hidden)
-        outputs = torch.stack([proj(hidden[..., i, :]) for i, proj in enumerate(self.output_proj)], dim=-2)
-        return hidden, outputs
+        return hidden, _per_layer(self.output_proj, hidden)
+
+
+def _per_layer(projections: nn.Module, inputs: Tensor) -> Tensor:
+    """Applies the l-th map to the l-th slice of inputs [..., L, in]. Returns [..., L, out]."""
+    return torch.stack([proj(inputs[..., i, :]) for i, proj in enumerate(projections.children())], dim=-2)
 
 
 class LinearCombination(InitialisesItself, nn.Module):

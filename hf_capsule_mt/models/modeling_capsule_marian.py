@@ -76,4 +76,4 @@ class CapsuleMarianMTModel(CapsuleForConditionalGenerationMixin, MarianMTModel):
         self.post_init()
 
 
-__all__ = ["CapsuleMarianModel", "CapsuleMarianMTModel"]
+__all__ = ["CapsuleMarianMTModel", "CapsuleMarianModel"]

@@ -1,5 +1,6 @@
 """The routing functions against the paper-literal reference, in outputs and gradients, and at their extremes."""
 
+import itertools
 import math
 
 import pytest
@@ -191,7 +192,7 @@ def test_autocast_does_not_change_the_inner_precision():
 def test_schedule_rises_towards_its_final_value():
     schedule = inverse_temperature_schedule(200, final=2.0)
     assert schedule[0] == pytest.approx(2.0 * 0.05) and schedule[1] == pytest.approx(2.0 * (1 - 0.95**2))
-    assert all(a < b for a, b in zip(schedule, schedule[1:], strict=False)) and 1.99 < schedule[-1] < 2.0
+    assert all(a < b for a, b in itertools.pairwise(schedule)) and 1.99 < schedule[-1] < 2.0
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,96 @@
+"""Configurations: what is refused, and that the message names the field, the value and the remedy."""
+
+import logging
+
+import pytest
+from huggingface_hub.errors import StrictDataclassError
+from transformers import AutoConfig, BartConfig
+
+from conftest import capsule_config, plain_config
+from hf_capsule_mt import CapsuleMarianConfig, CapsuleMarianMTModel
+
+BAD_VALUES = {
+    "unknown aggregation": ({"aggregation": "em"}, "aggregation='em' is not known; choose one of none, linear"),
+    "aggregation type": ({"aggregation": 3}, "aggregation"),
+    "N not dividing": ({"num_capsules": 5}, r"num_capsules=5 does not divide d_model=12; choose one of \[1, 2, 3, 4"),
+    "N zero": ({"num_capsules": 0}, "num_capsules=0 does not divide"),
+    "iterations 0": ({"routing_iterations": 0}, "routing_iterations=0 must be at least 1"),
+    "iterations type": ({"routing_iterations": 2.5}, "routing_iterations"),
+    "encoder layerdrop": ({"encoder_layerdrop": 0.1}, "encoder_layerdrop=0.1 is not supported"),
+    "decoder layerdrop": ({"decoder_layerdrop": 0.1}, "decoder_layerdrop=0.1 is not supported"),
+    "no layers": ({"encoder_layers": 0}, "encoder_layers=0 must be at least 1"),
+    "smoothing 1": ({"label_smoothing": 1.0}, "label_smoothing=1.0 must be at least 0 and less than 1"),
+    "smoothing negative": ({"label_smoothing": -0.1}, "label_smoothing=-0.1"),
+    "capsule inputs": ({"capsule_inputs": "layers"}, "choose one of all_layers, own_layer"),
+    "linear inputs": ({"linear_inputs": "vote"}, "choose one of layers, votes"),
+    "init": ({"aggregation_init": "zero"}, "choose one of identity, paper"),
+    "hidden size": ({"aggregation_hidden_size": 0}, "aggregation_hidden_size=0 must be at least 1"),
+    "temperature": ({"em_inverse_temperature": 0}, "em_inverse_temperature=0 must be greater than 0"),
+    "misspelt": ({"agregation": "none"}, "unknown configuration field 'agregation'; did you mean 'aggregation'"),
+    "misspelt parent field": ({"encoder_layer": 2}, "did you mean 'encoder_layers'"),
+}
+
+
+@pytest.mark.parametrize(("fields", "message"), BAD_VALUES.values(), ids=BAD_VALUES.keys())
+def test_bad_values_fail_when_the_config_is_built(fields, message):
+    with pytest.raises((ValueError, StrictDataclassError), match=message):
+        capsule_config(**fields)
+
+
+def test_bad_override_of_a_checkpoint_fails_before_weights_are_read(plain_checkpoint):
+    (plain_checkpoint / "model.safetensors").unlink()
+    with pytest.raises((ValueError, StrictDataclassError), match="num_capsules=7 does not divide d_model=12"):
+        CapsuleMarianMTModel.from_pretrained(plain_checkpoint, num_capsules=7)
+
+
+def test_unknown_argument_of_from_pretrained_is_refused(plain_checkpoint):
+    with pytest.raises(TypeError, match="routing_iteration"):
+        CapsuleMarianMTModel.from_pretrained(plain_checkpoint, routing_iteration=2)
+
+
+def test_defaults_follow_d_model_and_survive_json(tmp_path):
+    config = capsule_config()
+    assert config.num_capsules == 12 and config.aggregation_hidden_size == 12
+    config.save_pretrained(tmp_path)
+    loaded = AutoConfig.from_pretrained(tmp_path)
+    assert type(loaded) is CapsuleMarianConfig
+    assert loaded.to_diff_dict() | {"_name_or_path": ""} == config.to_diff_dict() | {"_name_or_path": ""}
+
+
+def test_plain_config_becomes_ours_without_a_misleading_warning(tmp_path, caplog):
+    plain_config().save_pretrained(tmp_path)
+    logger = logging.getLogger("transformers")
+    logger.addHandler(caplog.handler)
+    try:
+        config = CapsuleMarianConfig.from_pretrained(tmp_path, aggregation="linear")
+    finally:
+        logger.removeHandler(caplog.handler)
+    assert config.model_type == "capsule-marian" and config.aggregation == "linear" and config.d_model == 12
+    assert "model of type" not in caplog.text
+
+
+def test_a_foreign_checkpoint_is_refused(tmp_path):
+    BartConfig(d_model=12).save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match="type 'bart'; load it with AutoModelForSeq2SeqLM"):
+        CapsuleMarianConfig.from_pretrained(tmp_path)
+
+
+def test_validation_runs_again_at_save(tmp_path):
+    config = capsule_config()
+    config.routing_iterations = 0
+    with pytest.raises((ValueError, StrictDataclassError), match="routing_iterations=0"):
+        config.save_pretrained(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("fields", "encoder", "decoder"),
+    [
+        ({}, True, True),
+        ({"aggregate_encoder": False}, False, True),
+        ({"aggregate_decoder": False}, True, False),
+        ({"aggregation": "none"}, False, False),
+    ],
+)
+def test_which_stacks_aggregate(fields, encoder, decoder):
+    config = capsule_config(**fields)
+    assert (config.aggregates("encoder"), config.aggregates("decoder")) == (encoder, decoder)
