@@ -4,6 +4,8 @@ import copy
 
 import pytest
 import torch
+import transformers
+from packaging.version import Version
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, GenerationConfig, MarianMTModel
 
 from conftest import (
@@ -64,9 +66,10 @@ def test_identity_conversion_translates_exactly_like_the_parent(
     batch = sentence_batch(target_vocab=target_vocab)
     assert torch.equal(ours(**batch).logits, plain(**batch).logits)
     source = {name: batch[name] for name in ("input_ids", "attention_mask")}
-    assert torch.equal(
-        ours.generate(**source, num_beams=3, max_new_tokens=9), plain.generate(**source, num_beams=3, max_new_tokens=9)
-    )
+    # before 5.23, transformers' own beam search fails on Marian with vocabularies of different sizes
+    beams = 3 if vocabularies == "shared" or Version(transformers.__version__) >= Version("5.23") else 1
+    options = dict(num_beams=beams, max_new_tokens=9)
+    assert torch.equal(ours.generate(**source, **options), plain.generate(**source, **options))
 
 
 @aggregations
