@@ -1,0 +1,1 @@
+"""Translation of test sets and their scores."""

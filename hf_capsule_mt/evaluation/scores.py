@@ -1,0 +1,113 @@
+"""Scores of translations under a named convention, each with its sacreBLEU signature."""
+
+from collections.abc import Sequence
+from importlib.util import find_spec
+from typing import Any
+
+from sacrebleu.metrics import BLEU, CHRF, TER
+
+CONVENTIONS = ("cased", "lc_norm_tok")
+UNSPACED_LANGUAGES = ("zh", "ja")
+
+
+def score(
+    hypotheses: Sequence[str], references: Sequence[str], *, convention: str = "cased", target_lang: str = ""
+) -> dict[str, Any]:
+    """
+    Corpus BLEU, chrF and TER with sacreBLEU; figures of different conventions must not be compared.
+
+    Conventions:
+        "cased": detokenised text as it is; sacreBLEU's own tokenizer ("13a"; "zh" for Chinese; for Japanese
+            "ja-mecab" where MeCab is installed, "char" otherwise).
+        "lc_norm_tok": lower-cased, punctuation-normalised, Moses-tokenised text, scored on its whitespace tokens, as
+            the published Multi30k test sets are. Text that is prepared already (hypotheses of a model trained on such
+            text, the published references) is scored as it is; raw text is prepared first, which needs sacremoses.
+            Raw is a list in which at least half of the lines have a capital or end in punctuation stuck to a word.
+
+    Args:
+        hypotheses, references: one sentence each, in the same order.
+        target_lang: ISO code of their language ("de", "zh", "pt-BR"); needed to prepare raw text, and for Chinese
+            and Japanese.
+
+    Returns:
+        "bleu" and "chrf" (0 to 100), "ter" (0 is perfect; may exceed 100), and "signatures", a dict with these keys.
+
+    Raises:
+        ValueError: an unknown convention, empty or unequally long lists, raw text without `target_lang`, or
+            "lc_norm_tok" for Chinese or Japanese.
+        ImportError: raw text for "lc_norm_tok" without sacremoses.
+    """
+    if convention not in CONVENTIONS:
+        raise ValueError(f"convention must be one of {', '.join(CONVENTIONS)}, got {convention!r}")
+    for name, sentences in (("hypotheses", hypotheses), ("references", references)):
+        if isinstance(sentences, str):
+            raise ValueError(f"{name} must be a list of sentences, got a single string; put it in a list")
+    if len(hypotheses) != len(references):
+        raise ValueError(
+            f"every hypothesis needs its reference, got {len(hypotheses)} hypotheses and {len(references)} references"
+        )
+    if not hypotheses:
+        raise ValueError("nothing to score: hypotheses and references are empty")
+
+    language = target_lang.lower().replace("_", "-").split("-")[0]
+    if convention == "lc_norm_tok":
+        if language in UNSPACED_LANGUAGES:
+            raise ValueError(
+                'the convention "lc_norm_tok" counts words between spaces, which the text of'
+                f' target_lang={target_lang!r} does not have: use "cased"'
+            )
+        hypotheses, references = _as_prepared(hypotheses, language), _as_prepared(references, language)
+    results, signatures = {}, {}
+    for name, metric in _metrics(convention, language).items():
+        results[name] = metric.corpus_score(list(hypotheses), [list(references)]).score
+        signatures[name] = str(metric.get_signature())
+    return {**results, "signatures": signatures}
+
+
+def prepare_lc_norm_tok(sentences: Sequence[str], lang: str) -> list[str]:
+    """
+    Lower-case, normalise punctuation and tokenise raw text as Moses does.
+
+    Args:
+        sentences: raw text; text that is prepared already would be escaped twice.
+        lang: ISO code of its language ("de").
+
+    Raises:
+        ImportError: sacremoses is not installed.
+    """
+    try:
+        from sacremoses import MosesPunctNormalizer, MosesTokenizer
+    except ImportError as error:
+        raise ImportError(
+            'preparing raw text for the convention "lc_norm_tok" needs sacremoses: pip install sacremoses'
+        ) from error
+    normalizer, tokenizer = MosesPunctNormalizer(lang=lang), MosesTokenizer(lang=lang)
+    return [tokenizer.tokenize(normalizer.normalize(text.lower()), return_str=True) for text in sentences]
+
+
+def _metrics(convention: str, language: str) -> dict[str, BLEU | CHRF | TER]:
+    if convention == "lc_norm_tok":
+        # force: that the text is tokenised is the point here, not an oversight to warn about
+        return {"bleu": BLEU(lowercase=True, tokenize="none", force=True), "chrf": CHRF(lowercase=True), "ter": TER()}
+    tokenizers = {"zh": "zh", "ja": "ja-mecab" if find_spec("MeCab") else "char"}
+    # TER counts whitespace tokens, and Chinese and Japanese have none until sacreBLEU splits them
+    ter = TER(normalized=True, asian_support=True) if language in UNSPACED_LANGUAGES else TER()
+    return {"bleu": BLEU(tokenize=tokenizers.get(language, "13a")), "chrf": CHRF(), "ter": ter}
+
+
+def _as_prepared(sentences: Sequence[str], language: str) -> list[str]:
+    if not _is_raw(sentences):
+        return list(sentences)
+    if not language:
+        raise ValueError(
+            'target_lang is empty, but raw text is prepared for the convention "lc_norm_tok" by the rules of its'
+            ' language: pass target_lang, e.g. "de"'
+        )
+    return prepare_lc_norm_tok(sentences, language)
+
+
+def _is_raw(sentences: Sequence[str]) -> bool:
+    """Whether at least half of the lines have a capital or end in punctuation stuck to a word."""
+    lines = [line.strip() for line in sentences if line.strip()]
+    raw = sum(line != line.lower() or (line[-1] in ".!?" and line[-2:-1].isalnum()) for line in lines)
+    return bool(lines) and 2 * raw >= len(lines)

@@ -1,0 +1,1 @@
+"""Models, and all the code that travels to the Hub with them."""

@@ -1,0 +1,86 @@
+"""A tiny tokenizer and a tiny Marian that has learnt six sentences by heart, for the tests that translate text."""
+
+import copy
+import functools
+
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from transformers import MarianConfig, MarianMTModel, PreTrainedTokenizerFast
+
+PAIRS = {
+    "a dog runs .": "ein hund rennt .",
+    "the small cat sleeps under the old tree .": "die kleine katze schläft unter dem alten baum .",
+    "two men walk .": "zwei männer gehen .",
+    "a woman reads a book about ships in the garden .": "eine frau liest ein buch über schiffe im garten .",
+    "the dog sleeps .": "der hund schläft .",
+    "two cats run in the garden .": "zwei katzen rennen im garten .",
+}
+SOURCES, TARGETS = list(PAIRS), list(PAIRS.values())
+PAD, EOS = 0, 1
+MAX_POSITIONS = 29
+# Above the positions, so that tests see which of the two limits
+TOKENIZER_LIMIT = 31
+
+
+def tiny_tokenizer(tokenizer_class: type = PreTrainedTokenizerFast) -> PreTrainedTokenizerFast:
+    """BPE over words that carry their space; every word of the pairs is one piece."""
+    tokenizer = Tokenizer(models.BPE(unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    tokenizer.decoder = decoders.Metaspace()
+    trainer = trainers.BpeTrainer(vocab_size=400, special_tokens=["<pad>", "</s>", "<unk>"], show_progress=False)
+    tokenizer.train_from_iterator(SOURCES + TARGETS, trainer)
+    tokenizer.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", EOS)])
+    return tokenizer_class(
+        tokenizer_object=tokenizer,
+        pad_token="<pad>",
+        eos_token="</s>",
+        unk_token="<unk>",
+        model_max_length=TOKENIZER_LIMIT,
+    )
+
+
+@functools.cache
+def _trained_model() -> MarianMTModel:
+    tokenizer = tiny_tokenizer()
+    config = MarianConfig(
+        vocab_size=len(tokenizer),
+        d_model=26,
+        encoder_layers=1,
+        decoder_layers=1,
+        encoder_attention_heads=2,
+        decoder_attention_heads=2,
+        encoder_ffn_dim=37,
+        decoder_ffn_dim=41,
+        max_position_embeddings=MAX_POSITIONS,
+        pad_token_id=PAD,
+        eos_token_id=EOS,
+        decoder_start_token_id=PAD,
+        forced_eos_token_id=None,
+        init_std=0.2,
+    )
+    torch.manual_seed(3)
+    model = MarianMTModel(config)
+    batch = tokenizer(SOURCES, padding=True, return_tensors="pt", return_token_type_ids=False)
+    labels = tokenizer(TARGETS, padding=True, return_tensors="pt").input_ids
+    labels[labels == PAD] = -100
+    optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
+    # Dropout stays off: the point is to be certain of six sentences
+    model.eval()
+    for _ in range(120):
+        optimizer.zero_grad()
+        model(**batch, labels=labels).loss.backward()
+        optimizer.step()
+    return model
+
+
+def tiny_model(*, endless: bool = False) -> MarianMTModel:
+    """
+    A fresh copy in evaluation mode; it translates SOURCES to TARGETS.
+
+    Args:
+        endless: never end a sentence, so that every translation runs into its length limit.
+    """
+    model = copy.deepcopy(_trained_model())
+    if endless:
+        model.final_logits_bias[0, EOS] = -1e4
+    return model
