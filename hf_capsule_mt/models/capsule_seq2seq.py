@@ -222,7 +222,16 @@ class CapsuleForConditionalGenerationMixin(CapsulePreTrainedMixin):
             num_items_in_batch (`int`, *optional*): number of target tokens that the loss is divided by, the whole
                 batch's under gradient accumulation or several processes (the Trainer passes it). Defaults to the
                 number of labels that are not ignored.
+
+        Raises:
+            ValueError: if the Trainer asks for a loss but keeps the labels to itself.
         """
+        if labels is None and num_items_in_batch is not None:
+            raise ValueError(
+                "the Trainer took the labels away from the model, whose own loss would be lost: set "
+                "label_smoothing in the model's config instead of label_smoothing_factor (or compute_loss_func) in "
+                "the Trainer"
+            )
         if labels is not None:
             use_cache = False
             if decoder_input_ids is None and decoder_inputs_embeds is None:

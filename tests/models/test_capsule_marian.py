@@ -6,7 +6,14 @@ import pytest
 import torch
 import transformers
 from packaging.version import Version
-from transformers import AutoConfig, AutoModelForSeq2SeqLM, GenerationConfig, MarianMTModel
+from transformers import (
+    AutoConfig,
+    AutoModelForSeq2SeqLM,
+    GenerationConfig,
+    MarianMTModel,
+    Seq2SeqTrainer,
+    Seq2SeqTrainingArguments,
+)
 
 from conftest import (
     EOS,
@@ -474,3 +481,37 @@ def test_open_gates_changes_the_logits():
     batch = sentence_batch()
     before = closed(**batch).logits
     assert (open_gates(closed)(**batch).logits - before).abs().max() > 0.01
+
+
+def trainer_for(model, tmp_path, **arguments):
+    rows = sentence_batch(rows=5)
+    dataset = [{name: values[row] for name, values in rows.items()} for row in range(5)]
+    arguments = {"max_steps": 1, "use_cpu": True, "report_to": "none", "disable_tqdm": True} | arguments
+    return Seq2SeqTrainer(
+        model=model, args=Seq2SeqTrainingArguments(output_dir=str(tmp_path), **arguments), train_dataset=dataset
+    )
+
+
+def test_label_smoothing_factor_of_the_trainer_is_refused(tmp_path):
+    trainer = trainer_for(capsule_model(), tmp_path, label_smoothing_factor=0.1)
+    with pytest.raises(
+        ValueError, match="label_smoothing in the model's config instead of label_smoothing_factor"
+    ):
+        trainer.train()
+
+
+def test_plain_seq2seq_trainer_accumulates_like_one_large_batch(tmp_path):
+    weights = []
+    for arguments in (
+        {"per_device_train_batch_size": 4},
+        {"per_device_train_batch_size": 1, "gradient_accumulation_steps": 4},
+    ):
+        model = capsule_model(dropout=0.0, label_smoothing=0.1)
+        trainer = trainer_for(model, tmp_path, optim="sgd", learning_rate=0.5, max_grad_norm=0.0, **arguments)
+        trainer.train()
+        weights.append({name: p.detach().clone() for name, p in model.named_parameters()})
+    start = dict(capsule_model(dropout=0.0, label_smoothing=0.1).named_parameters())
+    moved = max((weights[0][name] - start[name]).abs().max().item() for name in start)
+    assert moved > 1e-3
+    for name in start:
+        torch.testing.assert_close(weights[0][name], weights[1][name], rtol=1e-4, atol=1e-5)
