@@ -93,14 +93,18 @@ def dynamic_routing(votes: Tensor, num_iterations: int, *, return_all_agreements
     _check_votes(votes, num_iterations)
     dtype = inner_dtype(votes.dtype)
     v = votes.to(dtype)
-    logits = v.new_zeros(v.shape[:-1])
+    # one column that broadcasts for the uniform start
+    agreement = v.new_full((*v.shape[:-2], 1), 1 / v.shape[-2])
+    logits: Tensor | None = None
     agreements = []
     for iteration in range(num_iterations):
-        agreement = logits.softmax(dim=-1)
-        agreements.append(agreement)
+        if logits is not None:
+            agreement = logits.softmax(dim=-1)
+        agreements.append(agreement.expand(v.shape[:-1]))
         capsules = squash((agreement.unsqueeze(-1) * v).sum(dim=-3))
         if iteration + 1 < num_iterations:
-            logits = logits + (capsules.unsqueeze(-3) * v).sum(dim=-1)
+            update = _sum_last(capsules.unsqueeze(-3) * v)
+            logits = update if logits is None else logits + update
     return RoutingOutput(
         capsules.to(votes.dtype), agreements[-1], tuple(agreements) if return_all_agreements else None
     )
@@ -150,12 +154,13 @@ def em_routing(
     v = votes.to(dtype)
     num_capsules = v.shape[-2]
     log_activations = activations.to(dtype).clamp_min(ACTIVATION_FLOOR).log().unsqueeze(-1)
-    log_agreement = v.new_full(v.shape[:-1], -math.log(num_capsules))
+    # one column that broadcasts for the uniform start: the first M-step is then cheaper by a factor of N in part
+    log_agreement = v.new_full((*v.shape[:-2], 1), -math.log(num_capsules))
     agreements = []
     last = len(inverse_temperatures) - 1
     for iteration, inverse_temperature in enumerate(inverse_temperatures):
         if iteration == last or return_all_agreements:
-            agreements.append(log_agreement.exp())
+            agreements.append(log_agreement.exp().expand(v.shape[:-1]))
         # M-step (Eq. 11-14)
         log_weights = log_agreement + log_activations
         mass = log_weights.exp().sum(dim=-2)
@@ -164,19 +169,24 @@ def em_routing(
         squared_distance = (v - mean.unsqueeze(-3)).square()
         variance = (share * squared_distance).sum(dim=-3) + VARIANCE_FLOOR
         log_variance = variance.log()
-        cost = mass * (0.5 * log_variance + 0.5 * (1 + math.log(2 * math.pi))).sum(dim=-1)
+        cost = mass * _sum_last(0.5 * log_variance + 0.5 * (1 + math.log(2 * math.pi)))
         activation_logits = inverse_temperature * (beta_a - beta_mu * mass - cost)
         if iteration < last:
             # E-step (Eq. 15-16)
-            exponent = (squared_distance / variance.unsqueeze(-3)).sum(dim=-1)
-            normaliser = (log_variance + math.log(2 * math.pi)).sum(dim=-1).unsqueeze(-2)
-            log_density = -0.5 * (exponent + normaliser)
+            exponent = _sum_last(squared_distance / variance.unsqueeze(-3))
+            log_normaliser = _sum_last(log_variance + math.log(2 * math.pi)).unsqueeze(-2)
+            log_density = -0.5 * (exponent + log_normaliser)
             log_prior = torch.nn.functional.logsigmoid(activation_logits).unsqueeze(-2)
             log_agreement = (log_prior + log_density).log_softmax(dim=-1)
     capsules = activation_logits.sigmoid().unsqueeze(-1) * mean
     return RoutingOutput(
         capsules.to(votes.dtype), agreements[-1], tuple(agreements) if return_all_agreements else None
     )
+
+
+def _sum_last(inputs: Tensor) -> Tensor:
+    """Sum over the D dimensions of a capsule; for D = 1, the usual case, no copy."""
+    return inputs.squeeze(-1) if inputs.shape[-1] == 1 else inputs.sum(dim=-1)
 
 
 def _check_votes(votes: Tensor, num_iterations: int) -> None:
