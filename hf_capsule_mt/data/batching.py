@@ -1,0 +1,232 @@
+"""Batches by number of tokens, the same for any split over processes and gradient accumulation steps."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch.utils.data import Dataset, Sampler
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+logger = logging.getLogger(__name__)
+
+IGNORE_INDEX = -100
+ENCODE_CHUNK = 10_000
+
+
+class TokenBatchSampler(Sampler[list[int]]):
+    """
+    Batch sampler that fills batches up to a number of padded tokens.
+
+    The sampler first builds *update batches*: the sentences of one optimizer update, over all processes and all
+    gradient accumulation steps together. Sentences are shuffled, sorted by length (so equal lengths stay shuffled) and
+    cut such that `number of sentences * longest sentence <= max_tokens * num_splits`; then the update batches are
+    shuffled. Each update batch is dealt out, interleaved, to `num_splits` chunks of (nearly) equal length and size.
+    One process with `2 * T` tokens, two processes with `T` and one process with `T` and two accumulation steps
+    therefore see the same sentences in every update.
+
+    The order depends on (`seed`, `epoch`) alone, never on a global random state: a resumed run repeats it exactly.
+    The number of batches is the same in every epoch.
+
+    Args:
+        lengths: per example, the larger of its source and target length in tokens, all >= 1.
+        max_tokens: padded tokens of one chunk, i.e. per process and accumulation step. A longer sentence gets a
+            batch of its own.
+        seed: with the epoch, all that the order depends on.
+        num_splits: `world_size * gradient_accumulation_steps`.
+        rank, world_size: this process, and how many there are; micro step i of rank r takes chunk i * world_size + r.
+
+    Raises:
+        ValueError: a size out of range, or fewer examples than `num_splits`.
+    """
+
+    def __init__(
+        self,
+        lengths: Sequence[int],
+        max_tokens: int,
+        *,
+        seed: int = 0,
+        num_splits: int = 1,
+        rank: int = 0,
+        world_size: int = 1,
+    ) -> None:
+        self.lengths = np.asarray(lengths, dtype=np.int64)
+        if max_tokens < 1:
+            raise ValueError(f"max_tokens must be at least 1, got {max_tokens}")
+        if world_size < 1 or not 0 <= rank < world_size:
+            raise ValueError(f"rank must be in [0, world_size), got rank {rank} and world_size {world_size}")
+        if num_splits < 1 or num_splits % world_size:
+            raise ValueError(f"num_splits must be a multiple of world_size ({world_size}), got {num_splits}")
+        if len(self.lengths) < num_splits:
+            raise ValueError(
+                f"{len(self.lengths)} examples cannot be split over {num_splits} processes x accumulation steps: "
+                "use more data, fewer processes or a smaller gradient_accumulation_steps"
+            )
+        self.max_tokens = max_tokens
+        self.seed = seed
+        self.num_splits = num_splits
+        self.rank = rank
+        self.world_size = world_size
+        self.epoch = 0
+        # The sorted lengths are the same in every epoch, hence the cuts are too.
+        self._cuts = self._cut(np.sort(self.lengths, kind="stable"))
+
+    def _cut(self, ascending: np.ndarray) -> list[tuple[int, int]]:
+        """[start, end) of every update batch over the lengths in ascending order."""
+        budget = self.max_tokens * self.num_splits
+        cuts, start = [], 0
+        for end, length in enumerate(ascending.tolist()):
+            # `length` is the longest of the candidate batch [start, end]. Every split needs a sentence.
+            if end - start >= self.num_splits and (end - start + 1) * length > budget:
+                cuts.append((start, end))
+                start = end
+        cuts.append((start, len(ascending)))
+        if len(cuts) > 1 and cuts[-1][1] - cuts[-1][0] < self.num_splits:
+            last = cuts.pop()
+            cuts[-1] = (cuts[-1][0], last[1])
+        return cuts
+
+    @property
+    def num_updates(self) -> int:
+        """Optimizer updates per epoch."""
+        return len(self._cuts)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Select the order of `epoch` (0-based) for the next iteration."""
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return self.num_updates * (self.num_splits // self.world_size)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        generator = np.random.default_rng((self.seed, self.epoch))
+        order = generator.permutation(len(self.lengths))
+        order = order[np.argsort(self.lengths[order], kind="stable")]
+        for update in generator.permutation(len(self._cuts)):
+            start, end = self._cuts[update]
+            for micro_step in range(self.num_splits // self.world_size):
+                chunk = micro_step * self.world_size + self.rank
+                yield order[start + chunk : end : self.num_splits].tolist()
+
+
+class EncodedPairs(Dataset[dict[str, np.ndarray]]):
+    """
+    Token ids of parallel sentences, kept in two flat arrays.
+
+    Example i is {"input_ids": int32 [source], "labels": int32 [target]}, end of sentence included.
+    """
+
+    def __init__(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> None:
+        self._sources, self._source_ends = self._flatten(sources)
+        self._targets, self._target_ends = self._flatten(targets)
+
+    @staticmethod
+    def _flatten(sequences: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
+        ends = np.cumsum([0, *map(len, sequences)])
+        return np.fromiter((token for sequence in sequences for token in sequence), np.int32, ends[-1]), ends
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """The larger of source and target length of every example, in tokens."""
+        return np.maximum(np.diff(self._source_ends), np.diff(self._target_ends))
+
+    @property
+    def largest_tokens(self) -> tuple[int, int]:
+        """The largest source and the largest target token id."""
+        return int(self._sources.max()), int(self._targets.max())
+
+    def __len__(self) -> int:
+        return len(self._source_ends) - 1
+
+    def __getitem__(self, index: int) -> dict[str, np.ndarray]:
+        return {
+            "input_ids": self._sources[self._source_ends[index] : self._source_ends[index + 1]],
+            "labels": self._targets[self._target_ends[index] : self._target_ends[index + 1]],
+        }
+
+
+def encode_pairs(
+    sources: Sequence[str],
+    targets: Sequence[str],
+    tokenizer: PreTrainedTokenizerBase,
+    max_source_length: int,
+    max_target_length: int,
+) -> EncodedPairs:
+    """
+    Encode the sentence pairs to train on; warnings count what is left out.
+
+    Args:
+        sources, targets: raw text, line by line. Pairs with a blank side are left out.
+        tokenizer: encodes both languages (targets as `text_target`).
+        max_source_length, max_target_length: in tokens; longer pairs are left out, as a truncated pair would teach
+            the model to stop in mid-sentence.
+
+    Raises:
+        ValueError: no pair is left.
+    """
+    pairs = [
+        (source, target) for source, target in zip(sources, targets, strict=True) if source.strip() and target.strip()
+    ]
+    if len(pairs) < len(sources):
+        logger.warning(
+            f"{len(sources) - len(pairs)} of {len(sources)} training pairs have a blank side and are left out"
+        )
+    source_ids, target_ids = [], []
+    num_long = 0
+    for start in range(0, len(pairs), ENCODE_CHUNK):
+        chunk = pairs[start : start + ENCODE_CHUNK]
+        # verbose=False: the tokenizer's own warning about long sentences counts nothing
+        encoded = tokenizer(
+            [source for source, _ in chunk],
+            text_target=[target for _, target in chunk],
+            return_attention_mask=False,
+            verbose=False,
+        )
+        for source, target in zip(encoded["input_ids"], encoded["labels"], strict=True):
+            if len(source) <= max_source_length and len(target) <= max_target_length:
+                source_ids.append(source)
+                target_ids.append(target)
+            else:
+                num_long += 1
+    if num_long:
+        logger.warning(
+            f"{num_long} of {len(pairs)} training pairs have more than {max_source_length} source or "
+            f"{max_target_length} target tokens and are left out"
+        )
+    if not source_ids:
+        raise ValueError(f"of {len(sources)} training pairs none is left: they are blank or too long")
+    return EncodedPairs(source_ids, target_ids)
+
+
+class TranslationCollator:
+    """
+    Pads a batch of token ids on the right and builds the model's inputs.
+
+    Takes examples with `input_ids` and `labels` (sequences of ints, end of sentence included); returns int64 tensors
+    `input_ids` [batch, source], `attention_mask` [batch, source] (1 = a real token) and `labels` [batch, target] with
+    -100 on the padding. The model makes its decoder inputs from the labels.
+    """
+
+    def __init__(self, pad_token_id: int) -> None:
+        self.pad_token_id = pad_token_id
+
+    def __call__(self, examples: Sequence[Mapping[str, Sequence[int]]]) -> dict[str, torch.Tensor]:
+        input_ids = self._pad([example["input_ids"] for example in examples], self.pad_token_id)
+        lengths = torch.tensor([len(example["input_ids"]) for example in examples])
+        return {
+            "input_ids": input_ids,
+            "attention_mask": (torch.arange(input_ids.shape[1]) < lengths[:, None]).long(),
+            "labels": self._pad([example["labels"] for example in examples], IGNORE_INDEX),
+        }
+
+    @staticmethod
+    def _pad(sequences: Sequence[Sequence[int]], value: int) -> torch.Tensor:
+        padded = np.full((len(sequences), max(map(len, sequences))), value, dtype=np.int64)
+        for row, sequence in zip(padded, sequences, strict=True):
+            row[: len(sequence)] = sequence
+        return torch.from_numpy(padded)

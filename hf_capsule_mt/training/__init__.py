@@ -1,0 +1,1 @@
+"""Training of translation models; `train.py` is its command line."""

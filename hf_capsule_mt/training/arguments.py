@@ -1,0 +1,339 @@
+"""Arguments of a training run: three dataclasses, filled from a YAML recipe and the command line."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, NoReturn
+
+import yaml
+from transformers import HfArgumentParser, Seq2SeqTrainingArguments
+
+
+def argument(help: str, default: Any = None) -> Any:
+    """A dataclass field with a help text."""
+    return field(default=default, metadata={"help": help})
+
+
+# Architecture of a model from scratch where the recipe says nothing: the Transformer base model.
+ARCHITECTURE_DEFAULTS: dict[str, Any] = {
+    "d_model": 512,
+    "encoder_layers": 6,
+    "decoder_layers": 6,
+    "encoder_attention_heads": 8,
+    "decoder_attention_heads": 8,
+    "encoder_ffn_dim": 2048,
+    "decoder_ffn_dim": 2048,
+    "activation_function": "relu",
+    "scale_embedding": True,
+    "share_encoder_decoder_embeddings": True,
+    "max_position_embeddings": 512,
+}
+REGULARISATION_DEFAULTS = {"dropout": 0.1, "attention_dropout": 0.0, "activation_dropout": 0.0}
+
+
+@dataclass
+class ModelArguments:
+    """The model: a checkpoint to start from, or the sizes of a new one, and its layer aggregation."""
+
+    _argument_group_name = "model"
+
+    model_name_or_path: str | None = argument(
+        "Start from this plain Marian or capsule checkpoint (folder or Hub name); by default a new model is built. "
+        "A checkpoint keeps its own architecture, but takes the aggregation, dropout and label smoothing given here."
+    )
+    d_model: int | None = argument("Hidden size; new model: 512.")
+    encoder_layers: int | None = argument("New model: 6.")
+    decoder_layers: int | None = argument("New model: 6.")
+    encoder_attention_heads: int | None = argument("New model: 8.")
+    decoder_attention_heads: int | None = argument("New model: 8.")
+    encoder_ffn_dim: int | None = argument("New model: 2048.")
+    decoder_ffn_dim: int | None = argument("New model: 2048.")
+    activation_function: str | None = argument("Of the feed-forward layers; new model: relu.")
+    scale_embedding: bool | None = argument("Multiply embeddings by sqrt(d_model); new model: true.")
+    share_encoder_decoder_embeddings: bool | None = argument("One embedding for both languages; new model: true.")
+    max_position_embeddings: int | None = argument("Longest sentence in tokens; new model: 512.")
+    dropout: float | None = argument("New model: 0.1.")
+    attention_dropout: float | None = argument("New model: 0.")
+    activation_dropout: float | None = argument("New model: 0.")
+    label_smoothing: float | None = argument("Label smoothing, inside the model; new model: 0.")
+    aggregation: Literal["none", "linear", "dynamic", "dynamic_routing", "em_routing"] | None = argument(
+        "How the layers of a stack are combined (Dou et al. 2019); new model: em_routing."
+    )
+    aggregate_encoder: bool | None = argument("New model: true.")
+    aggregate_decoder: bool | None = argument("New model: true.")
+    capsule_inputs: Literal["all_layers", "own_layer"] | None = argument("New model: all_layers.")
+    linear_inputs: Literal["layers", "votes"] | None = argument("What 'linear' combines; new model: layers.")
+    num_capsules: int | None = argument("N, a divisor of d_model; new model: d_model.")
+    routing_iterations: int | None = argument("R; new model: 3.")
+    aggregation_init: Literal["identity", "paper"] | None = argument("New model: identity.")
+    aggregation_hidden_size: int | None = argument("Hidden size of the vote networks; new model: d_model.")
+    em_inverse_temperature: float | None = argument("Final inverse temperature of EM routing; new model: 1.")
+
+    def given(self) -> dict[str, Any]:
+        """The config fields that were given, by name."""
+        values = {name: value for name, value in vars(self).items() if value is not None}
+        values.pop("model_name_or_path", None)
+        return values
+
+
+@dataclass
+class DataArguments:
+    """The parallel corpus and its tokenizer."""
+
+    _argument_group_name = "data"
+
+    source_lang: str | None = argument("Language code: ending of the file names, or key of the records.")
+    target_lang: str | None = argument("Language code of the translations.")
+    train_file: str | None = argument(
+        "Prefix of two text files PREFIX.SOURCE_LANG and PREFIX.TARGET_LANG, or a .jsonl file of "
+        '{"translation": {"en": ..., "de": ...}} lines.'
+    )
+    validation_file: str | None = argument("As train_file; translated and scored during training.")
+    test_file: str | None = argument("As train_file; translated and scored at the end.")
+    dataset_name: str | None = argument(
+        "Instead of files: a data set on the Hub with a 'translation' column, or 'grammar', the embedded corpus."
+    )
+    dataset_config_name: str | None = argument("Configuration of the data set on the Hub.")
+    data_dir: str | None = argument(
+        "Where relative file names are looked up; default: $HF_CAPSULE_MT_DATA, or else the current folder."
+    )
+    max_train_samples: int | None = argument("Use the first so many training pairs (grammar: generate so many).")
+    max_eval_samples: int | None = argument("The same for validation.")
+    max_test_samples: int | None = argument("The same for the test set.")
+    tokenizer_name_or_path: str | None = argument(
+        "Tokenizer to use; default: that of model_name_or_path, or else a new one, trained on the training text."
+    )
+    tokenizer_algorithm: Literal["unigram", "bpe"] = argument("Of a new tokenizer.", "unigram")
+    vocab_size: int = argument("Joint pieces of a new tokenizer, the 256 byte pieces included.", 32000)
+    max_source_length: int | None = argument("Longer training pairs are left out; default: max_position_embeddings.")
+    max_target_length: int | None = argument("Longer training pairs are left out; default: max_position_embeddings.")
+
+    def split_file(self, split: str) -> str | None:
+        """The file of a split: "train", "validation" or "test"."""
+        return getattr(self, f"{split}_file")
+
+    def has_split(self, split: str) -> bool:
+        """Whether the recipe names this split; a data set is taken to have all three."""
+        return self.dataset_name is not None or self.split_file(split) is not None
+
+    def max_samples(self, split: str) -> int | None:
+        """How many pairs of a split are used at most."""
+        return {"train": self.max_train_samples, "validation": self.max_eval_samples, "test": self.max_test_samples}[
+            split
+        ]
+
+    def validate(self) -> None:
+        """
+        Check that the corpus is named completely.
+
+        Raises:
+            ValueError: a missing or contradictory key.
+        """
+        files = [f"{split}_file" for split in ("train", "validation", "test") if self.split_file(split)]
+        if self.dataset_name is not None and files:
+            raise ValueError(f"give either dataset_name ({self.dataset_name}) or {', '.join(files)}, not both")
+        if self.dataset_name is None and self.train_file is None:
+            raise ValueError("missing key train_file (or dataset_name): the run has no training data")
+        for key in ("source_lang", "target_lang"):
+            if getattr(self, key) is None:
+                raise ValueError(f"missing key {key}: the data needs a source and a target language, such as en, de")
+        if self.source_lang == self.target_lang:
+            raise ValueError(f"source_lang and target_lang are both {self.source_lang!r}")
+
+
+@dataclass
+class CapsuleSeq2SeqTrainingArguments(Seq2SeqTrainingArguments):
+    """Every field of transformers' Seq2SeqTrainingArguments, with defaults for translation, and a few more."""
+
+    _argument_group_name = "training (transformers.Seq2SeqTrainingArguments; the last ones are this project's)"
+
+    learning_rate: float = argument("Peak learning rate.", 5e-4)
+    lr_scheduler_type: str = argument("Learning rate schedule of transformers.", "inverse_sqrt")
+    warmup_steps: float = argument("Steps of linear warm-up; below 1: share of all steps.", 4000)
+    adam_beta2: float = argument("Second moment decay.", 0.98)
+    adam_epsilon: float = argument("Added to the denominator of Adam.", 1e-9)
+    logging_steps: float = argument("Log every so many updates; below 1: share of all steps.", 50)
+    eval_strategy: str = argument("When to translate the validation set: no, steps or epoch.", "steps")
+    eval_steps: float | None = argument("Translate the validation set every so many updates.", 1000)
+    save_strategy: str = argument("When to save a checkpoint: no, steps, epoch or best.", "steps")
+    save_steps: float = argument("Save a checkpoint every so many updates.", 1000)
+    save_total_limit: int | None = argument("Keep the last so many checkpoints, and the best one.", 6)
+    metric_for_best_model: str | None = argument("Score that the best checkpoint maximises: bleu, chrf.", "bleu")
+    report_to: str = argument("Where to log: tensorboard, none, all, ...", "tensorboard")
+    restore_callback_states_from_checkpoint: bool = argument("A resumed run keeps counting for early stopping.", True)
+    use_cache: bool = argument("Of the model's config; the model needs no cache for training in any case.", True)
+    ddp_find_unused_parameters: bool | None = argument("The models use every parameter.", False)
+    remove_unused_columns: bool = argument("Without effect here: the batches have no other columns.", False)
+
+    max_tokens_per_batch: int = argument(
+        "Padded tokens of a batch, sentences * max(longest source, longest target), per process and accumulation "
+        "step; takes the place of per_device_train_batch_size.",
+        4096,
+    )
+    eval_max_tokens_per_batch: int = argument("Bound on sentences * longest source * beams in translation.", 8192)
+    average_checkpoints: int = argument("The final model is the average of the last so many checkpoints.", 1)
+    early_stopping_patience: int | None = argument(
+        "Stop after so many evaluations in a row without a better metric_for_best_model."
+    )
+    score_convention: Literal["cased", "lc_norm_tok"] = argument(
+        "Cased detokenised text, or the lower-cased, punctuation-normalised, Moses-tokenised one.", "cased"
+    )
+    test_num_beams: list[int] = field(
+        default_factory=lambda: [5],
+        metadata={"help": "Beam sizes to score the test set with; the saved model uses the last one."},
+    )
+    length_penalty: float = argument("Exponent: a hypothesis' log-probability is divided by length^this.", 1.0)
+
+    def __post_init__(self) -> None:
+        self._check()
+        super().__post_init__()
+
+    def _check(self) -> None:
+        if self.output_dir is None:
+            raise ValueError("missing key output_dir: where the run is kept")
+        if self.label_smoothing_factor:
+            raise ValueError(
+                f"label_smoothing_factor={self.label_smoothing_factor} would take the labels away from the model, "
+                f"whose own loss terms would vanish: use label_smoothing={self.label_smoothing_factor} instead"
+            )
+        for name in ("max_tokens_per_batch", "eval_max_tokens_per_batch", "average_checkpoints"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.early_stopping_patience is not None and self.early_stopping_patience < 1:
+            raise ValueError(f"early_stopping_patience must be at least 1, got {self.early_stopping_patience}")
+        if self.early_stopping_patience is not None and "no" in (self.eval_strategy, self.metric_for_best_model):
+            raise ValueError("early_stopping_patience needs evaluations: set eval_strategy to steps or epoch")
+        if not self.test_num_beams or min(self.test_num_beams) < 1:
+            raise ValueError(f"test_num_beams must be beam sizes of at least 1, got {self.test_num_beams}")
+        if self.average_checkpoints > 1:
+            self._check_averaging()
+
+    def _check_averaging(self) -> None:
+        if self.load_best_model_at_end:
+            raise ValueError(
+                f"average_checkpoints={self.average_checkpoints} and load_best_model_at_end both choose the final "
+                "model: give one of them"
+            )
+        if self.save_strategy == "no":
+            raise ValueError(f"average_checkpoints={self.average_checkpoints} needs checkpoints: set save_strategy")
+        # The best checkpoint is kept beside the last ones.
+        needed = self.average_checkpoints + 1
+        if self.save_total_limit is not None and self.save_total_limit < needed:
+            raise ValueError(
+                f"average_checkpoints={self.average_checkpoints} needs a save_total_limit of at least {needed} (the "
+                f"best checkpoint is kept as well), got {self.save_total_limit}"
+            )
+
+
+class Arguments(NamedTuple):
+    """Everything that defines a run. `given` has what differs from the defaults, by name: a recipe of the same run."""
+
+    model: ModelArguments
+    data: DataArguments
+    training: CapsuleSeq2SeqTrainingArguments
+    recipe: str | None
+    given: dict[str, Any]
+
+
+class _Parser(HfArgumentParser):
+    """Raises ValueError instead of printing the usage of 170 arguments and leaving."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ValueError(message)
+
+
+def build_parser() -> HfArgumentParser:
+    """The parser of `train.py`, with one argument group per dataclass."""
+    return _Parser(
+        (ModelArguments, DataArguments, CapsuleSeq2SeqTrainingArguments),
+        usage="train.py [RECIPE.yaml] [--argument value ...]",
+        description="Train a translation model. RECIPE.yaml holds arguments by name; the command line overrides them. "
+        "Without any argument: recipes/grammar.yaml.",
+        allow_abbrev=False,
+    )
+
+
+def parse_arguments(argv: Sequence[str], default_recipe: str | Path | None = None) -> Arguments:
+    """
+    Parse the command line of `train.py`.
+
+    Args:
+        argv: arguments without the program name; the first may be a recipe.
+        default_recipe: the recipe of an empty command line.
+
+    Raises:
+        ValueError: an unknown, missing or invalid argument, with the nearest valid name.
+        FileNotFoundError: no such recipe.
+    """
+    parser, argv = build_parser(), list(argv)
+    recipe = str(default_recipe) if default_recipe is not None and not argv else None
+    if argv and not argv[0].startswith("-"):
+        recipe = argv.pop(0)
+    known = [name for dtype in parser.dataclass_types for name in _field_names(dtype)]
+    values = _read_recipe(Path(recipe), known) if recipe is not None else {}
+    given = [token for name, value in values.items() for token in _as_tokens(name, value)]
+    if recipe is not None:
+        try:
+            parser.parse_args(given)
+        except ValueError as error:
+            raise ValueError(f"{recipe}: {error}") from None
+    defaults = vars(parser.parse_args([]))
+    parser.set_defaults(**{name: None for name, value in values.items() if value is None})
+    namespace, unknown = parser.parse_known_args([*given, *argv])
+    if unknown:
+        raise ValueError(_describe_unknown(unknown[0], known))
+    # Before the dataclasses convert them and fill in others.
+    differing = {name: value for name, value in vars(namespace).items() if value != defaults[name]}
+    parts = [dtype(**{n: getattr(namespace, n) for n in _field_names(dtype)}) for dtype in parser.dataclass_types]
+    arguments = Arguments(*parts, recipe=recipe, given=differing)
+    arguments.data.validate()
+    return arguments
+
+
+def _field_names(dtype: type) -> list[str]:
+    return [f.name for f in dataclasses.fields(dtype) if f.init]
+
+
+def _read_recipe(path: Path, known: list[str]) -> dict[str, Any]:
+    if not path.is_file():
+        present = sorted(str(p) for p in path.parent.glob("*.yaml"))
+        hint = f"; there are: {', '.join(present)}" if present else ""
+        raise FileNotFoundError(f"no recipe {path}{hint}")
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except yaml.YAMLError as error:
+        raise ValueError(f"{path}: not valid YAML: {error}") from None
+    if not isinstance(values, dict):
+        raise ValueError(f"{path}: a recipe is a list of 'argument: value' lines")
+    for key in values:
+        if key not in known:
+            raise ValueError(f"{path}: unknown key {key!r}{_nearest(str(key), known)}")
+    # An unquoted no is false in YAML.
+    return {key: "no" if value is False and key.endswith("_strategy") else value for key, value in values.items()}
+
+
+def _as_tokens(name: str, value: Any) -> list[str]:
+    """A recipe's value as command line tokens, so that both are converted and checked in the same way."""
+    if value is None:
+        return []
+    if isinstance(value, list):
+        return [f"--{name}", *map(str, value)]
+    text = json.dumps(value) if isinstance(value, dict | bool) else str(value)
+    return [f"--{name}={text}"]
+
+
+def _describe_unknown(token: str, known: list[str]) -> str:
+    if not token.startswith("-"):
+        return f"unexpected value {token!r}: a recipe comes first, everything else is --argument value"
+    name = token.lstrip("-").split("=")[0].replace("-", "_")
+    return f"unknown argument --{name}{_nearest(name, known, '--')}"
+
+
+def _nearest(name: str, known: list[str], prefix: str = "") -> str:
+    matches = difflib.get_close_matches(name, known, n=1)
+    return f"; did you mean {prefix}{matches[0]}?" if matches else "; see train.py --help"

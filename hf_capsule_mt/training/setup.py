@@ -1,0 +1,220 @@
+"""What a run needs before it trains: a free output folder, data, tokenizer and model; everything is checked here."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from datasets import Dataset
+from huggingface_hub.errors import StrictDataclassError
+from safetensors import SafetensorError
+from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase, set_seed
+
+from ..data.batching import EncodedPairs, encode_pairs
+from ..data.corpus import MissingSplitError, load_split
+from ..data.tokenizer import train_tokenizer
+from ..models.configuration_capsule_marian import CapsuleMarianConfig
+from ..models.modeling_capsule_marian import CapsuleMarianMTModel
+from .arguments import (
+    ARCHITECTURE_DEFAULTS,
+    REGULARISATION_DEFAULTS,
+    Arguments,
+    CapsuleSeq2SeqTrainingArguments,
+    ModelArguments,
+)
+from .averaging import WEIGHTS, check_weights_file, checkpoints_by_step, is_complete, last_complete_checkpoint
+
+logger = logging.getLogger(__name__)
+
+RESULTS = "results.json"
+
+
+@dataclass
+class Setup:
+    """A run that is ready to train."""
+
+    arguments: Arguments
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    train: EncodedPairs
+    validation: Dataset | None
+    test: Dataset | None
+    checkpoint: Path | None
+
+
+def prepare(arguments: Arguments) -> Setup:
+    """
+    Load and check everything that a run needs. Nothing is written but the tokenizer, if a new one is trained.
+
+    Raises:
+        ValueError, FileNotFoundError: something that does not fit, with what to do about it.
+    """
+    training, data = arguments.training, arguments.data
+    if training.process_index != 0:
+        # Every process prepares the same and would warn of the same.
+        for package in ("data", "training"):
+            logging.getLogger(f"hf_capsule_mt.{package}").setLevel(logging.ERROR)
+    set_seed(training.seed)
+    checkpoint = find_checkpoint(training)
+    splits = {split: _load(arguments, split) for split in ("train", "validation", "test")}
+    if splits["validation"] is None and training.eval_strategy != "no":
+        raise ValueError("there is no validation set: give validation_file, or set eval_strategy to no")
+    if arguments.model.model_name_or_path is None:
+        # For its mistakes, before a tokenizer is trained.
+        _new_config(arguments.model.given())
+    tokenizer = _tokenizer(arguments, splits["train"], checkpoint)
+    model = _model(arguments, tokenizer)
+    if checkpoint is not None:
+        _check_same_model(model, checkpoint)
+    positions = model.config.max_position_embeddings
+    limits = {}
+    for name in ("max_source_length", "max_target_length"):
+        limits[name] = getattr(data, name) or positions
+        if limits[name] > positions:
+            raise ValueError(f"{name}={limits[name]} is more than the model's max_position_embeddings={positions}")
+    train = encode_pairs(splits["train"]["source"][:], splits["train"]["target"][:], tokenizer, **limits)
+    _check_vocabulary(model, tokenizer, train)
+    return Setup(arguments, model, tokenizer, train, splits["validation"], splits["test"], checkpoint)
+
+
+def find_checkpoint(training: CapsuleSeq2SeqTrainingArguments) -> Path | None:
+    """
+    The checkpoint to resume from, or None for a new run.
+
+    Raises:
+        ValueError: the output folder holds a run that is not to be resumed, or the checkpoint is not complete.
+    """
+    output_dir, resume = Path(training.output_dir), training.resume_from_checkpoint
+    if resume is None or str(resume).lower() == "false":
+        _check_unused(output_dir)
+        return None
+    if str(resume).lower() == "true":
+        checkpoint = last_complete_checkpoint(output_dir, training.world_size)
+        if checkpoint is None:
+            logger.warning(f"there is no complete checkpoint in {output_dir} yet: starting from the beginning")
+        return checkpoint
+    checkpoint = Path(resume)
+    if not is_complete(checkpoint, training.world_size):
+        raise ValueError(
+            f"resume_from_checkpoint={resume} is not a complete checkpoint; --resume_from_checkpoint true takes the "
+            "last complete one of output_dir"
+        )
+    if checkpoint.parent.resolve() != output_dir.resolve():
+        _check_unused(output_dir)
+    return checkpoint
+
+
+def _check_unused(output_dir: Path) -> None:
+    for mark in (*checkpoints_by_step(output_dir), output_dir / RESULTS, output_dir / WEIGHTS):
+        if mark.exists():
+            raise ValueError(
+                f"output_dir {output_dir} already holds a run ({mark.name}): continue it with "
+                "--resume_from_checkpoint true, or choose another --output_dir; nothing was changed"
+            )
+
+
+def _load(arguments: Arguments, split: str) -> Dataset | None:
+    data = arguments.data
+    if not data.has_split(split):
+        return None
+    try:
+        return load_split(
+            split,
+            source_lang=str(data.source_lang),
+            target_lang=str(data.target_lang),
+            file=data.split_file(split),
+            dataset_name=data.dataset_name,
+            dataset_config_name=data.dataset_config_name,
+            data_dir=data.data_dir,
+            max_samples=data.max_samples(split),
+        )
+    except MissingSplitError as error:
+        if split == "train":
+            raise
+        logger.warning(f"{error}; the run goes without it")
+        return None
+
+
+def _tokenizer(arguments: Arguments, train: Dataset, checkpoint: Path | None) -> PreTrainedTokenizerBase:
+    """The run's own tokenizer if it is resumed, else the one asked for, else a new one, trained by rank 0."""
+    data, training = arguments.data, arguments.training
+    source = checkpoint or data.tokenizer_name_or_path or arguments.model.model_name_or_path
+    if source is not None:
+        return _loading("tokenizer", str(source), AutoTokenizer.from_pretrained)
+    length = arguments.model.max_position_embeddings or ARCHITECTURE_DEFAULTS["max_position_embeddings"]
+    with training.main_process_first(local=False, desc="training the tokenizer"):
+        if training.process_index == 0:
+            texts = train["source"][:] + train["target"][:]
+            tokenizer = train_tokenizer(texts, data.vocab_size, length, data.tokenizer_algorithm)
+            tokenizer.save_pretrained(training.output_dir)
+    return AutoTokenizer.from_pretrained(training.output_dir)
+
+
+def _model(arguments: Arguments, tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:
+    name, given = arguments.model.model_name_or_path, arguments.model.given()
+    if name is None:
+        tokens = dict(
+            vocab_size=len(tokenizer),
+            pad_token_id=tokenizer.pad_token_id,
+            eos_token_id=tokenizer.eos_token_id,
+            forced_eos_token_id=tokenizer.eos_token_id,
+            decoder_start_token_id=tokenizer.pad_token_id,
+        )
+        return CapsuleMarianMTModel(_new_config(given, **tokens))
+    if (Path(name) / WEIGHTS).exists():
+        check_weights_file(Path(name) / WEIGHTS)
+    options = {key: value for key, value in given.items() if key not in ARCHITECTURE_DEFAULTS}
+    config = _loading("model", name, partial(_valid, CapsuleMarianConfig.from_pretrained), **options)
+    other = [f"{k}={getattr(config, k)}, not {given[k]}" for k in given if getattr(config, k) != given[k]]
+    if other:
+        logger.warning(f"{name} keeps its own architecture: {'; '.join(other)}")
+    return _loading("model", name, CapsuleMarianMTModel.from_pretrained, config=config, dtype=torch.float32)
+
+
+def _new_config(given: dict[str, Any], **tokens: int) -> CapsuleMarianConfig:
+    return _valid(CapsuleMarianConfig, **{**ARCHITECTURE_DEFAULTS, **REGULARISATION_DEFAULTS, **given, **tokens})
+
+
+def _valid(build: Callable[..., Any], *args: Any, **fields: Any) -> Any:
+    """Build a config; what is wrong with a field is the cause of huggingface_hub's error, in one line."""
+    try:
+        return build(*args, **fields)
+    except StrictDataclassError as error:
+        raise ValueError(str(error.__cause__ or error)) from error
+
+
+def _loading(what: str, name: str, load: Callable[..., Any], **options: Any) -> Any:
+    try:
+        return load(name, **options)
+    except (OSError, RuntimeError, SafetensorError) as error:
+        raise ValueError(f"cannot load the {what} from {name}: {error}") from error
+
+
+def _check_same_model(model: PreTrainedModel, checkpoint: Path) -> None:
+    """The weights of another model would be refused late, or be loaded in part."""
+    saved = CapsuleMarianConfig.from_pretrained(checkpoint)
+    free = {"model_name_or_path", "label_smoothing", *REGULARISATION_DEFAULTS}
+    names = [field.name for field in dataclasses.fields(ModelArguments) if field.name not in free]
+    other = [
+        f"{name}={getattr(model.config, name)} (checkpoint: {getattr(saved, name)})"
+        for name in names
+        if getattr(model.config, name) != getattr(saved, name)
+    ]
+    if other:
+        raise ValueError(f"{checkpoint} cannot be resumed with another model: {', '.join(other)}")
+
+
+def _check_vocabulary(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, train: EncodedPairs) -> None:
+    sizes = (model.get_encoder().get_input_embeddings().num_embeddings, model.get_output_embeddings().out_features)
+    for side, token, size in zip(("source", "target"), train.largest_tokens, sizes, strict=True):
+        if token >= size:
+            raise ValueError(
+                f"the tokenizer does not fit the model: it gives {side} token {token} (of {len(tokenizer)}), but the "
+                f"model knows {size} {side} tokens; use the tokenizer of the model"
+            )

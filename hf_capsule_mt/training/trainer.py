@@ -1,0 +1,197 @@
+"""Seq2SeqTrainer with batches by tokens and evaluation by translation."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from accelerate.utils import gather_object
+from datasets import Dataset
+from torch import nn
+from torch.utils.data import DataLoader
+from tqdm.auto import tqdm
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, ProgressCallback, Seq2SeqTrainer, TrainerCallback
+
+from ..data.batching import EncodedPairs, TokenBatchSampler, TranslationCollator
+from ..evaluation.scores import score
+from ..evaluation.translate import translate
+from .arguments import CapsuleSeq2SeqTrainingArguments
+from .callbacks import EpochCallback, ThroughputCallback, TokenProgressCallback
+
+
+class CapsuleSeq2SeqTrainer(Seq2SeqTrainer):
+    """
+    Trains on batches of `max_tokens_per_batch` padded tokens and evaluates by translating raw text.
+
+    Args:
+        model: computes its own loss, label smoothing included, normalised by `num_items_in_batch`.
+        args: the training arguments.
+        train_dataset: encoded sentence pairs.
+        eval_dataset: raw pairs with the columns "source" and "target".
+        processing_class: the tokenizer.
+        target_lang: language of the targets, which some scoring conventions depend on.
+        callbacks: more callbacks.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        args: CapsuleSeq2SeqTrainingArguments,
+        *,
+        train_dataset: EncodedPairs,
+        eval_dataset: Dataset | None,
+        processing_class: PreTrainedTokenizerBase,
+        target_lang: str = "",
+        callbacks: Sequence[TrainerCallback] = (),
+    ) -> None:
+        self.target_lang = target_lang
+        self.batch_sampler = TokenBatchSampler(
+            train_dataset.lengths,
+            args.max_tokens_per_batch,
+            seed=args.seed if args.data_seed is None else args.data_seed,
+            num_splits=args.world_size * args.gradient_accumulation_steps,
+            rank=args.process_index,
+            world_size=args.world_size,
+        )
+        super().__init__(
+            model=model,
+            args=args,
+            data_collator=TranslationCollator(processing_class.pad_token_id),
+            train_dataset=train_dataset,
+            eval_dataset=eval_dataset,
+            processing_class=processing_class,
+            # The default flow (when to log, evaluate and save) comes before these, the progress bar after them.
+            callbacks=[EpochCallback(self.batch_sampler), ThroughputCallback(), *callbacks],
+        )
+        if not args.disable_tqdm:
+            self.remove_callback(ProgressCallback)
+            self.add_callback(TokenProgressCallback)
+
+    @property
+    def throughput(self) -> ThroughputCallback:
+        """The counter of tokens and seconds; looked up, as a resumed run replaces it by that of the checkpoint."""
+        return next(c for c in self.callback_handler.callbacks if isinstance(c, ThroughputCallback))
+
+    def get_train_dataloader(self) -> DataLoader:
+        """
+        The loader of this process's share of the token batches.
+
+        The sampler already splits over processes, so `accelerator.prepare`, which would split again and even out the
+        batches, is left out; the Trainer itself moves each batch to the device.
+        """
+        workers = self.args.dataloader_num_workers
+        return DataLoader(
+            self.train_dataset,
+            batch_sampler=self.batch_sampler,
+            collate_fn=self.data_collator,
+            num_workers=workers,
+            pin_memory=self.args.dataloader_pin_memory and self.args.device.type == "cuda",
+            persistent_workers=self.args.dataloader_persistent_workers and workers > 0,
+            prefetch_factor=self.args.dataloader_prefetch_factor,
+            # Of its own, so that the loader draws nothing from the random state that dropout uses.
+            generator=torch.Generator().manual_seed(self.args.seed),
+        )
+
+    def get_total_train_batch_size(self, args: CapsuleSeq2SeqTrainingArguments) -> int:
+        """Sentences of one update, on average."""
+        return round(len(self.train_dataset) / self.batch_sampler.num_updates)
+
+    def training_step(
+        self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: torch.Tensor | int | None = None
+    ) -> torch.Tensor:
+        """As the parent's; counts the target tokens."""
+        tokens = inputs["labels"].ne(-100).sum() if num_items_in_batch is None else num_items_in_batch
+        share = 1 if num_items_in_batch is None else self.current_gradient_accumulation_steps
+        self.throughput.tokens += float(tokens) / share
+        return super().training_step(model, inputs, num_items_in_batch)
+
+    def translate(self, sentences: Sequence[str], description: str = "", **generate_kwargs: Any) -> list[str]:
+        """
+        Translate with the model as it is, each process its share; every process returns all translations.
+
+        Args:
+            sentences: raw source text.
+            description: of the progress bar.
+            generate_kwargs: for `model.generate`.
+        """
+        rank, world_size = self.args.process_index, self.args.world_size
+        share = list(range(rank, len(sentences), world_size))
+        with tqdm(
+            total=len(share),
+            desc=description,
+            leave=False,
+            dynamic_ncols=True,
+            disable=self.args.disable_tqdm or not self.is_world_process_zero(),
+        ) as bar:
+            translations = translate(
+                self.model,
+                self.processing_class,
+                [sentences[index] for index in share],
+                max_tokens=self.args.eval_max_tokens_per_batch,
+                progress=_updater(bar),
+                **generate_kwargs,
+            )
+        pairs = list(zip(share, translations, strict=True))
+        if world_size > 1:
+            pairs = gather_object(pairs)
+        return [translation for _, translation in sorted(pairs)]
+
+    def evaluate(
+        self,
+        eval_dataset: Dataset | None = None,
+        ignore_keys: list[str] | None = None,
+        metric_key_prefix: str = "eval",
+        **gen_kwargs: Any,
+    ) -> dict[str, float]:
+        """
+        Translate the data set and score it: BLEU, chrF and TER.
+
+        Args:
+            eval_dataset: raw pairs, by default the validation set.
+            ignore_keys: without effect; the parent's signature.
+            metric_key_prefix: "eval" gives eval_bleu, eval_chrf, eval_ter and eval_runtime (seconds).
+            gen_kwargs: for `model.generate`; by default the beam size and length penalty of the arguments.
+        """
+        dataset = self.eval_dataset if eval_dataset is None else eval_dataset
+        start = time.perf_counter()
+        gen_kwargs = {**self.generation_options(), **gen_kwargs}
+        hypotheses = self.translate(dataset["source"], "translating", **gen_kwargs)
+        scores = score(
+            hypotheses, dataset["target"], convention=self.args.score_convention, target_lang=self.target_lang
+        )
+        metrics = {f"{metric_key_prefix}_{name}": value for name, value in scores.items() if name != "signatures"}
+        metrics[f"{metric_key_prefix}_runtime"] = round(time.perf_counter() - start, 3)
+        self.log(metrics)
+        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
+        return metrics
+
+    def generation_options(self, num_beams: int | None = None) -> dict[str, Any]:
+        """Options of generate: the beam size (default: generation_num_beams, or greedy) and the length penalty."""
+        options: dict[str, Any] = {"num_beams": num_beams or self.args.generation_num_beams or 1, "do_sample": False}
+        if options["num_beams"] > 1:
+            options["length_penalty"] = self.args.length_penalty
+        if self.args.generation_max_length is not None:
+            options["max_length"] = self.args.generation_max_length
+        return options
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """As the parent's; entries of the training loss get the speed."""
+        if "loss" in logs:
+            logs.update(self.throughput.measure())
+        super().log(logs, start_time)
+
+    def _issue_warnings_after_load(self, load_result: Any) -> None:
+        missing = absent_weights(self.model, load_result.missing_keys)
+        super()._issue_warnings_after_load(type(load_result)(missing, load_result.unexpected_keys))
+
+
+def absent_weights(model: PreTrainedModel, missing: Sequence[str]) -> list[str]:
+    """Those of the missing weights that a checkpoint should have: not the tied and the computed (position) ones."""
+    expected = {*model.all_tied_weights_keys, *(model._keys_to_ignore_on_save or ())}
+    return sorted(set(missing) - expected)
+
+
+def _updater(bar: tqdm) -> Callable[[int, int], None]:
+    return lambda done, total: bar.update(done - bar.n)

@@ -1,0 +1,167 @@
+"""Token batches: bounded, complete, repeatable and independent of how they are split."""
+
+import numpy as np
+import pytest
+import torch
+
+from hf_capsule_mt.data.batching import EncodedPairs, TokenBatchSampler, TranslationCollator, encode_pairs
+
+
+def random_lengths(count=997, seed=3):
+    return np.random.default_rng(seed).integers(2, 31, count)
+
+
+def updates(lengths, max_tokens, *, world_size=1, accumulation=1, epoch=0, seed=5):
+    """The sentences of every update, gathered over all ranks and accumulation steps."""
+    samplers = [
+        TokenBatchSampler(
+            lengths, max_tokens, seed=seed, num_splits=world_size * accumulation, rank=rank, world_size=world_size
+        )
+        for rank in range(world_size)
+    ]
+    per_rank = []
+    for sampler in samplers:
+        sampler.set_epoch(epoch)
+        batches = list(sampler)
+        assert len(batches) == len(sampler) == sampler.num_updates * accumulation
+        per_rank.append(batches)
+    return [
+        [index for batches in per_rank for batch in batches[start : start + accumulation] for index in batch]
+        for start in range(0, len(per_rank[0]), accumulation)
+    ]
+
+
+@pytest.mark.parametrize("num_splits", [1, 4])
+def test_every_sentence_is_in_one_batch_and_batches_keep_the_bound(num_splits):
+    lengths = random_lengths()
+    seen = []
+    for rank in range(num_splits):
+        sampler = TokenBatchSampler(lengths, 128, num_splits=num_splits, rank=rank, world_size=num_splits)
+        for batch in sampler:
+            assert batch
+            # Dealing out an update leaves a chunk at most one sentence above its even share.
+            assert (len(batch) - (num_splits > 1)) * lengths[batch].max() <= 128
+            seen += batch
+    # The last cut may have taken in a few left-over sentences, but none is lost or repeated.
+    assert sorted(seen) == list(range(len(lengths)))
+
+
+def test_batches_are_full():
+    lengths = random_lengths()
+    padded = [len(batch) * lengths[batch].max() for batch in TokenBatchSampler(lengths, 256)]
+    assert np.mean(padded) > 0.9 * 256
+    assert lengths.sum() > 0.95 * sum(padded)
+
+
+@pytest.mark.parametrize("epoch", [0, 3])
+def test_one_large_batch_equals_two_processes_equals_two_accumulation_steps(epoch):
+    lengths = random_lengths()
+    whole = updates(lengths, 256, epoch=epoch)
+    for split in ({"world_size": 2}, {"accumulation": 2}):
+        assert [sorted(u) for u in updates(lengths, 128, epoch=epoch, **split)] == [sorted(u) for u in whole]
+    quarters = updates(lengths, 64, world_size=2, accumulation=2, epoch=epoch)
+    assert [sorted(u) for u in quarters] == [sorted(u) for u in whole]
+
+
+def test_micro_step_i_of_rank_r_takes_chunk_i_times_world_size_plus_r():
+    lengths = random_lengths(100)
+    alone = list(TokenBatchSampler(lengths, 50, num_splits=4))
+    ranks = [list(TokenBatchSampler(lengths, 50, num_splits=4, rank=rank, world_size=2)) for rank in (0, 1)]
+    assert [ranks[chunk % 2][chunk // 2] for chunk in range(len(alone))] == alone
+
+
+def test_order_depends_on_seed_and_epoch_alone():
+    lengths = random_lengths()
+    first = updates(lengths, 128)
+    torch.manual_seed(99)
+    np.random.seed(99)
+    assert updates(lengths, 128) == first
+    assert updates(lengths, 128, epoch=1) != first
+    assert updates(lengths, 128, seed=6) != first
+    assert len(updates(lengths, 128, epoch=1)) == len(first)
+
+
+def test_equal_lengths_meet_other_sentences_in_another_epoch():
+    together = [{frozenset(u) for u in updates([7] * 64, 28, epoch=epoch)} for epoch in (0, 1)]
+    assert together[0] != together[1]
+
+
+def test_sentence_above_the_bound_is_a_batch_of_its_own():
+    batches = list(TokenBatchSampler([3, 3, 50, 3], 12))
+    assert [2] in batches
+    assert sorted(map(len, batches)) == [1, 3]
+
+
+def test_left_over_sentences_are_merged_so_that_no_split_is_empty():
+    # Budget 2 * 6 tokens: two sentences of 6 fill an update, and the fifth would be alone.
+    for accumulation in (1, 2):
+        result = updates([6] * 5, 12 // accumulation, accumulation=accumulation)
+        assert sorted(index for update in result for index in update) == list(range(5))
+    assert sorted(map(len, updates([6] * 5, 6, accumulation=2))) == [2, 3]
+
+
+@pytest.mark.parametrize(
+    "arguments,message",
+    [
+        pytest.param({"max_tokens": 0}, "max_tokens must be at least 1, got 0", id="no-tokens"),
+        pytest.param({"num_splits": 3, "world_size": 2}, "multiple of world_size", id="uneven-splits"),
+        pytest.param({"rank": 2, "world_size": 2, "num_splits": 2}, "rank must be in", id="rank"),
+        pytest.param({"num_splits": 8}, "5 examples cannot be split over 8", id="too-few-examples"),
+    ],
+)
+def test_bad_arguments_are_named(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        TokenBatchSampler([1, 2, 3, 4, 5], **{"max_tokens": 10, **arguments})
+
+
+def test_collator_pads_each_side_with_its_own_value():
+    pairs = EncodedPairs([[5, 6, 1], [7, 1]], [[8, 1], [9, 10, 11, 1]])
+    batch = TranslationCollator(pad_token_id=0)([pairs[0], pairs[1]])
+    assert batch["input_ids"].tolist() == [[5, 6, 1], [7, 1, 0]]
+    assert batch["attention_mask"].tolist() == [[1, 1, 1], [1, 1, 0]]
+    assert batch["labels"].tolist() == [[8, 1, -100, -100], [9, 10, 11, 1]]
+    assert {tensor.dtype for tensor in batch.values()} == {torch.int64}
+
+
+def test_pad_token_inside_a_sentence_is_not_masked():
+    batch = TranslationCollator(pad_token_id=0)([{"input_ids": [5, 0, 1], "labels": [1]}])
+    assert batch["attention_mask"].tolist() == [[1, 1, 1]]
+
+
+def test_encoded_pairs_know_their_lengths_and_largest_tokens():
+    pairs = EncodedPairs([[5, 6, 1], [7, 1]], [[8, 1], [9, 10, 11, 1]])
+    assert len(pairs) == 2
+    assert pairs.lengths.tolist() == [3, 4]
+    assert pairs.largest_tokens == (7, 11)
+    assert pairs[1]["input_ids"].tolist() == [7, 1]
+    assert pairs[1]["labels"].tolist() == [9, 10, 11, 1]
+
+
+class WordTokenizer:
+    """One token for every word and one for the end."""
+
+    def __call__(self, text, text_target, **_):
+        return {
+            "input_ids": [[*map(len, sentence.split()), 1] for sentence in text],
+            "labels": [[*map(len, sentence.split()), 1] for sentence in text_target],
+        }
+
+
+def test_blank_and_long_pairs_are_left_out_and_counted(caplog):
+    sources = ["aa aa", " ", "aa", "aa aa aa aa", "aaa"]
+    targets = ["bb", "bb", "", "bb", "bb bb bb"]
+    pairs = encode_pairs(sources, targets, WordTokenizer(), max_source_length=3, max_target_length=4)
+    assert [pair["input_ids"].tolist() for pair in (pairs[0], pairs[1])] == [[2, 2, 1], [3, 1]]
+    assert len(pairs) == 2
+    assert "2 of 5 training pairs have a blank side" in caplog.text
+    assert "1 of 3 training pairs have more than 3 source or 4 target tokens" in caplog.text
+
+
+def test_no_warning_where_nothing_is_left_out(caplog):
+    encode_pairs(["aa"], ["bb"], WordTokenizer(), 8, 8)
+    assert not caplog.text
+
+
+def test_corpus_of_blank_lines_is_refused():
+    with pytest.raises(ValueError, match="of 2 training pairs none is left"):
+        encode_pairs(["", "a"], ["b", " "], WordTokenizer(), 8, 8)

@@ -1,0 +1,77 @@
+"""The README's Python code runs, and its commands, paths and recipes exist."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import MarianMTModel
+
+from conftest import capsule_model, plain_config
+from hf_capsule_mt.data.grammar import generate_corpus
+from hf_capsule_mt.data.tokenizer import train_tokenizer
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+CODE = dict(re.findall(r"<!-- code: (\w+) -->\n```python\n(.*?)```", README, re.S))
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    texts = [text for pair in generate_corpus(200) for text in (pair.source, pair.target)]
+    return train_tokenizer(texts, vocab_size=500, model_max_length=41)
+
+
+@pytest.fixture
+def workplace(tmp_path, tokenizer, monkeypatch):
+    """A folder with a capsule model in runs/grammar and a plain one in plain, both with a tokenizer."""
+    sizes = dict(vocab_size=len(tokenizer), pad_token_id=tokenizer.pad_token_id, eos_token_id=tokenizer.eos_token_id)
+    sizes["decoder_start_token_id"] = tokenizer.pad_token_id
+    torch.manual_seed(0)
+    for name, model in (("runs/grammar", capsule_model(**sizes)), ("plain", MarianMTModel(plain_config(**sizes)))):
+        model.save_pretrained(tmp_path / name)
+        tokenizer.save_pretrained(tmp_path / name)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def run(name: str, capsys) -> str:
+    code = CODE[name].replace("path/or/name/of/a/marian/model", "plain")
+    exec(compile(code, f"README:{name}", "exec"), {"__name__": "readme"})
+    return capsys.readouterr().out
+
+
+def test_translating_takes_six_lines(workplace, capsys):
+    assert len([line for line in CODE["translate"].splitlines() if line.strip()]) <= 6
+    assert run("translate", capsys).endswith("\n")
+
+
+def test_conversion(workplace, capsys):
+    run("convert", capsys)
+    assert (workplace / "my-capsule-model" / "model.safetensors").exists()
+    assert '"model_type": "capsule-marian"' in (workplace / "my-capsule-model" / "config.json").read_text()
+
+
+def test_reading_agreements(workplace, capsys):
+    assert re.search(r"^3 torch\.Size\(\[1, \d+, 2, 12\]\)$", run("agreements", capsys), re.M)
+
+
+def test_every_code_block_is_tested():
+    assert set(CODE) == {"translate", "convert", "agreements"}
+    assert README.count("```python") == len(CODE)
+
+
+def test_recipes_links_and_commands_exist():
+    for recipe in set(re.findall(r"recipes/[\w/]+\.yaml", README)):
+        assert (ROOT / recipe).is_file(), recipe
+    for link in re.findall(r"\]\(([^)#]+)\)", README):
+        assert link.startswith("http") or (ROOT / link).exists(), link
+    commands = re.findall(r"<!-- command: (\w+) -->\n```bash\n(.*?)\n```", README, re.S)
+    assert [name for name, _ in commands] == ["run", "test"]
+    assert all("-c constraints.txt" in command and "\n" not in command for _, command in commands)
+
+
+def test_tables_are_what_the_recorded_results_give():
+    assert subprocess.run([sys.executable, str(ROOT / "benchmarks/tables.py"), "--check"]).returncode == 0

@@ -1,0 +1,169 @@
+"""Recipes, the command line over them, and clear words for every mistake."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from hf_capsule_mt.training.arguments import (
+    ARCHITECTURE_DEFAULTS,
+    REGULARISATION_DEFAULTS,
+    ModelArguments,
+    build_parser,
+    parse_arguments,
+)
+
+ROOT = Path(__file__).parents[2]
+RECIPES = sorted((ROOT / "recipes").rglob("*.yaml"))
+MINIMAL = {"output_dir": "out", "source_lang": "en", "target_lang": "de", "train_file": "train"}
+
+
+@pytest.fixture
+def recipe(tmp_path):
+    """Write a recipe of the minimal keys and those given; None leaves a key out."""
+
+    def write(**values) -> str:
+        path = tmp_path / "recipe.yaml"
+        merged = {key: value for key, value in {**MINIMAL, **values}.items() if value is not None}
+        path.write_text(yaml.safe_dump(merged))
+        return str(path)
+
+    return write
+
+
+def test_recipe_gives_defaults_and_the_command_line_wins(recipe):
+    path = recipe(d_model=24, max_steps=7, dropout=0.3)
+    arguments = parse_arguments([path, "--max_steps", "9", "--aggregate-encoder", "false"])
+    assert arguments.recipe == path
+    assert (arguments.model.d_model, arguments.training.max_steps, arguments.model.dropout) == (24, 9, 0.3)
+    assert arguments.model.aggregate_encoder is False
+    assert arguments.model.given() == {"d_model": 24, "dropout": 0.3, "aggregate_encoder": False}
+
+
+@pytest.mark.parametrize(
+    "text,name,value",
+    [
+        pytest.param("learning_rate: 2e-3", "learning_rate", 0.002, id="float-that-yaml-reads-as-text"),
+        pytest.param("test_num_beams: [1, 5]", "test_num_beams", [1, 5], id="list"),
+        pytest.param("load_best_model_at_end: true", "load_best_model_at_end", True, id="bool"),
+        pytest.param("save_total_limit: null", "save_total_limit", None, id="null-over-a-default"),
+        pytest.param("lr_scheduler_kwargs: {timescale: 9}", "lr_scheduler_kwargs", {"timescale": 9}, id="mapping"),
+        pytest.param("eval_strategy: 'no'", "eval_strategy", "no", id="quoted-no"),
+        pytest.param("eval_strategy: no", "eval_strategy", "no", id="no-that-yaml-reads-as-false"),
+        pytest.param("report_to: none", "report_to", [], id="none"),
+    ],
+)
+def test_values_of_a_recipe_are_converted_as_on_the_command_line(tmp_path, text, name, value):
+    path = tmp_path / "recipe.yaml"
+    path.write_text(yaml.safe_dump(MINIMAL) + text)
+    assert getattr(parse_arguments([str(path)]).training, name) == value
+
+
+def test_empty_command_line_takes_the_default_recipe(recipe):
+    path = recipe(max_steps=3)
+    assert parse_arguments([], path).training.max_steps == 3
+    # ... but an argument alone does not, as it might be meant for another run.
+    with pytest.raises(ValueError, match="missing key output_dir"):
+        parse_arguments(["--max_steps", "3"], path)
+
+
+@pytest.mark.parametrize(
+    "values,message",
+    [
+        pytest.param({"train_fil": "x"}, "unknown key 'train_fil'; did you mean train_file?", id="unknown-key"),
+        pytest.param({"zzzz": 1}, "unknown key 'zzzz'; see train.py --help", id="unknown-key-like-none"),
+        pytest.param({"max_steps": "many"}, "invalid int value: 'many'", id="type"),
+        pytest.param({"aggregation": "em"}, r"invalid choice: 'em' \(choose from", id="choice"),
+        pytest.param({"train_file": None}, "missing key train_file", id="no-data"),
+        pytest.param({"source_lang": None}, "missing key source_lang", id="no-source-language"),
+        pytest.param({"target_lang": None}, "missing key target_lang", id="no-target-language"),
+        pytest.param({"target_lang": "en"}, "source_lang and target_lang are both 'en'", id="one-language"),
+        pytest.param({"output_dir": None}, "missing key output_dir", id="no-output"),
+        pytest.param({"dataset_name": "grammar"}, r"either dataset_name \(grammar\) or train_file", id="two-sources"),
+        pytest.param({"label_smoothing_factor": 0.1}, "use label_smoothing=0.1 instead", id="label-smoothing-factor"),
+        pytest.param({"average_checkpoints": 0}, "average_checkpoints must be at least 1, got 0", id="average-0"),
+        pytest.param(
+            {"average_checkpoints": 6, "save_total_limit": 6}, "needs a save_total_limit of at least 7", id="limit"
+        ),
+        pytest.param({"average_checkpoints": 2, "save_strategy": "no"}, "needs checkpoints", id="average-nothing"),
+        pytest.param(
+            {"average_checkpoints": 2, "load_best_model_at_end": True}, "both choose the final model", id="two-finals"
+        ),
+        pytest.param({"test_num_beams": [0]}, r"test_num_beams must be .* got \[0\]", id="beam-0"),
+        pytest.param({"max_tokens_per_batch": 0}, "max_tokens_per_batch must be at least 1", id="tokens-0"),
+        pytest.param({"early_stopping_patience": 0}, "early_stopping_patience must be at least 1", id="patience-0"),
+        pytest.param(
+            {"early_stopping_patience": 2, "eval_strategy": "no"}, "needs evaluations", id="patience-without-scores"
+        ),
+    ],
+)
+def test_mistakes_in_a_recipe_are_named(recipe, values, message):
+    with pytest.raises(ValueError, match=message):
+        parse_arguments([recipe(**values)])
+
+
+@pytest.mark.parametrize(
+    "argv,message",
+    [
+        pytest.param(["--max_step", "3"], "unknown argument --max_step; did you mean --max_steps?", id="unknown"),
+        pytest.param(["--learning-rat=1"], "did you mean --learning_rate?", id="hyphens"),
+        pytest.param(["--max_steps", "1.5"], "invalid int value: '1.5'", id="type"),
+        pytest.param(["another.yaml"], "unexpected value 'another.yaml': a recipe comes first", id="second-recipe"),
+    ],
+)
+def test_mistakes_on_the_command_line_are_named(recipe, argv, message):
+    with pytest.raises(ValueError, match=message):
+        parse_arguments([recipe(), *argv])
+
+
+def test_missing_recipe_lists_its_neighbours(recipe):
+    path = recipe()
+    with pytest.raises(FileNotFoundError, match=r"no recipe .*recipes\.yaml; there are: .*recipe\.yaml"):
+        parse_arguments([path.replace("recipe.yaml", "recipes.yaml")])
+
+
+@pytest.mark.parametrize("text", ["- a\n- b\n", "just text", ""], ids=["list", "text", "empty"])
+def test_recipe_that_is_no_mapping(tmp_path, text):
+    (tmp_path / "recipe.yaml").write_text(text)
+    with pytest.raises(ValueError, match="a recipe is a list of 'argument: value' lines"):
+        parse_arguments([str(tmp_path / "recipe.yaml")])
+
+
+def test_recipe_that_is_no_yaml(tmp_path):
+    (tmp_path / "recipe.yaml").write_text("a: [1,\nb: 2")
+    with pytest.raises(ValueError, match=r"recipe\.yaml: not valid YAML"):
+        parse_arguments([str(tmp_path / "recipe.yaml")])
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: str(path.relative_to(ROOT / "recipes")))
+def test_published_recipes_are_valid(path):
+    arguments = parse_arguments([str(path)])
+    assert str(arguments.training.output_dir).startswith("runs/")
+    assert arguments.training.max_steps > 0
+
+
+def test_every_model_argument_is_a_config_field():
+    from hf_capsule_mt import CapsuleMarianConfig
+
+    config = CapsuleMarianConfig()
+    for name in vars(ModelArguments()):
+        assert name == "model_name_or_path" or hasattr(config, name), name
+    assert set(ARCHITECTURE_DEFAULTS) | set(REGULARISATION_DEFAULTS) <= set(vars(ModelArguments()))
+
+
+def test_help_is_grouped():
+    text = build_parser().format_help()
+    positions = [text.index(f"\n{group}") for group in ("model:", "data:", "training (")]
+    assert positions == sorted(positions)
+    assert "--gradient_accumulation_steps" in text and "--max_tokens_per_batch" in text
+
+
+def test_parsing_loads_no_data_or_scoring_library():
+    code = (
+        "import sys; import hf_capsule_mt.training.arguments as a; a.build_parser(); "
+        "print(sorted({'datasets', 'sacrebleu', 'pandas'} & set(sys.modules)))"
+    )
+    result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[]"

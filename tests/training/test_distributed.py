@@ -1,0 +1,75 @@
+"""Two processes on the CPU train and score as one process with twice the tokens."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from hf_capsule_mt.training.arguments import parse_arguments
+from hf_capsule_mt.training.run import run
+from hf_capsule_mt.training.setup import prepare
+
+ROOT = Path(__file__).parents[2]
+
+
+def torchrun(arguments: list[str], cwd: Path) -> subprocess.CompletedProcess:
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", "0"]
+    return subprocess.run(
+        [*launcher, "--rdzv_backend", "c10d", "--rdzv_endpoint", "localhost:0", str(ROOT / "train.py"), *arguments],
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+        timeout=600,
+    )
+
+
+def losses(folder: Path) -> list[float]:
+    state = json.loads((folder / "checkpoint-12" / "trainer_state.json").read_text())
+    return [entry["loss"] for entry in state["log_history"] if "loss" in entry]
+
+
+@pytest.mark.slow
+def test_two_processes_equal_one_with_twice_the_tokens(command, tmp_path):
+    # With a small epsilon Adam would turn the rounding of gradients that are nearly zero into full steps.
+    options = dict(dropout=0.0, adam_epsilon=1e-2, learning_rate=0.1, logging_steps=1, test_num_beams=[1, 2])
+    options |= dict(report_to="tensorboard", disable_tqdm="false")
+    one, two = tmp_path / "one", tmp_path / "two"
+    results = run(prepare(parse_arguments(command(output_dir=one, max_tokens_per_batch=300, **options))))
+    process = torchrun(command(output_dir=two, max_tokens_per_batch=150, **options), tmp_path)
+    assert process.returncode == 0, process.stderr
+
+    assert losses(two) == pytest.approx(losses(one), rel=1e-5)
+    alone, together = load_file(one / "model.safetensors"), load_file(two / "model.safetensors")
+    for name in alone:
+        torch.testing.assert_close(together[name], alone[name], rtol=1e-4, atol=1e-4)
+
+    distributed = json.loads((two / "results.json").read_text())
+    assert distributed["processes"] == 2
+    assert distributed["target_tokens"] == results["target_tokens"]
+    for row, expected in zip(distributed["scores"], results["scores"], strict=True):
+        assert row["sentences"] == expected["sentences"]
+        assert (row["bleu"], row["chrf"]) == pytest.approx((expected["bleu"], expected["chrf"]), abs=0.1)
+        translations = (two / row["file"]).read_text().splitlines()
+        assert len(translations) == expected["sentences"]
+    # One process writes, and prints.
+    assert process.stdout.count("Translate with it") == 1
+    assert process.stdout.count("training pairs") == 1
+    assert len(list(two.rglob("events.out.tfevents.*"))) == 1
+
+
+@pytest.mark.slow
+def test_two_processes_resume_with_identical_weights(command, tmp_path):
+    options = dict(dropout=0.2, max_tokens_per_batch=150)
+    straight, resumed = tmp_path / "straight", tmp_path / "resumed"
+    for arguments in (
+        command(output_dir=straight, **options),
+        command(output_dir=resumed, max_steps=8, **options),
+        command(output_dir=resumed, resume_from_checkpoint="true", **options),
+    ):
+        process = torchrun(arguments, tmp_path)
+        assert process.returncode == 0, process.stderr
+    assert (resumed / "model.safetensors").read_bytes() == (straight / "model.safetensors").read_bytes()

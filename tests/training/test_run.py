@@ -1,0 +1,277 @@
+"""Whole runs: what they leave behind, where they start from, and mistakes that end before any work."""
+
+import json
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import (
+    AutoModelForSeq2SeqLM,
+    AutoTokenizer,
+    GenerationConfig,
+    MarianConfig,
+    MarianMTModel,
+)
+
+from hf_capsule_mt import CapsuleMarianMTModel
+from hf_capsule_mt.data.tokenizer import train_tokenizer
+from hf_capsule_mt.evaluation.scores import score
+from hf_capsule_mt.evaluation.translate import translate
+from hf_capsule_mt.training.arguments import parse_arguments
+from hf_capsule_mt.training.averaging import average_checkpoints
+from hf_capsule_mt.training.run import run
+from hf_capsule_mt.training.setup import prepare
+
+ROOT = Path(__file__).parents[2]
+
+
+def train(arguments: list[str]) -> dict:
+    return run(prepare(parse_arguments(arguments)), arguments)
+
+
+def lines(path: Path) -> list[str]:
+    return path.read_text(encoding="utf-8").splitlines()
+
+
+def test_run_leaves_model_translations_and_results(command, corpus, tmp_path, capsys):
+    arguments = command(test_num_beams=[1, 3], length_penalty=0.6, seed=5)
+    results = train(arguments)
+    folder = tmp_path / "run"
+
+    assert json.loads((folder / "results.json").read_text()) == results
+    assert [(row["split"], row["beams"], row["length_penalty"]) for row in results["scores"]] == [
+        ("validation", 1, 1.0),
+        ("test", 1, 1.0),
+        ("test", 3, 0.6),
+    ]
+    model = AutoModelForSeq2SeqLM.from_pretrained(folder)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    assert isinstance(model, CapsuleMarianMTModel) and model.config.aggregation == "em_routing"
+    assert model.config.use_cache
+    # Scores are those of limits by the source's length; the saved limit is for callers of generate.
+    model.generation_config.max_length = None
+    for row in results["scores"]:
+        name = {"validation": "val"}.get(row["split"], row["split"])
+        hypotheses = lines(folder / row["file"])
+        options = {"num_beams": row["beams"], "length_penalty": row["length_penalty"]}
+        assert hypotheses == translate(model, tokenizer, lines(corpus / f"{name}.en"), **options)
+        again = score(hypotheses, lines(corpus / f"{name}.de"))
+        assert (row["bleu"], row["chrf"], row["ter"]) == (again["bleu"], again["chrf"], again["ter"])
+        assert row["signatures"] == again["signatures"] and row["sentences"] == len(hypotheses)
+    assert (results["seed"], results["steps"]) == (5, 12)
+    assert results["parameters"] == model.num_parameters()
+    assert results["target_tokens"] > 0 and results["tokens_per_second"] > 0 and results["wall_seconds"] > 0
+    assert shlex.split(results["command"])[2:] == arguments
+    assert results["versions"]["torch"] == torch.__version__
+
+    output = capsys.readouterr().out
+    assert output.count("translation  ") == output.count("reference    ") == 5
+    for row in results["scores"]:
+        assert f"{row['bleu']:.2f}" in output
+    assert results["scores"][0]["signatures"]["bleu"] in output
+
+
+def test_arguments_in_the_results_are_a_recipe_of_the_same_run(command, tmp_path):
+    results = train(command(dropout=0.2, save_total_limit=2))
+    recipe = {**results["arguments"], "output_dir": str(tmp_path / "again")}
+    (tmp_path / "recipe.yaml").write_text(json.dumps(recipe))
+    again = train([str(tmp_path / "recipe.yaml")])
+    assert again["scores"][1]["bleu"] == results["scores"][1]["bleu"]
+    one, other = (tmp_path / name / "model.safetensors" for name in ("run", "again"))
+    assert one.read_bytes() == other.read_bytes()
+
+
+def test_printed_command_translates(command, tmp_path, capsys):
+    # So few positions that they limit every translation: this model has not learnt to end one.
+    train(command(max_position_embeddings=12))
+    printed = capsys.readouterr().out.rstrip().splitlines()[-1]
+    program, *rest = shlex.split(printed)
+    assert program == "python"
+    result = subprocess.run([sys.executable, *rest], cwd=ROOT, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout == lines(tmp_path / "run" / "translations" / "test.greedy.de")[0] + "\n"
+
+
+def test_saved_generation_config_is_that_of_the_last_test_score(command, tmp_path):
+    train(command(test_num_beams=[2, 4], length_penalty=0.5, max_steps=2))
+    config = GenerationConfig.from_pretrained(tmp_path / "run")
+    assert (config.num_beams, config.length_penalty, config.max_length) == (4, 0.5, 40)
+    assert (config.eos_token_id, config.pad_token_id, config.decoder_start_token_id) == (1, 0, 0)
+
+
+def test_final_model_is_the_average_of_the_last_checkpoints(command, tmp_path):
+    results = train(command(average_checkpoints=2, save_steps=3))
+    assert results["final_weights"] == ["checkpoint-9", "checkpoint-12"]
+    folder = tmp_path / "run"
+    expected = average_checkpoints([folder / "checkpoint-9", folder / "checkpoint-12"])
+    saved = load_file(folder / "model.safetensors")
+    assert saved.keys() == expected.keys()
+    assert all(torch.equal(saved[name], expected[name]) for name in saved)
+
+
+def test_final_model_is_the_best_one_if_asked_for(command, tmp_path):
+    # After a sensible start, a huge learning rate spoils the model.
+    results = train(
+        command(
+            load_best_model_at_end="true",
+            metric_for_best_model="chrf",
+            lr_scheduler_type="constant",
+            learning_rate=0.8,
+            eval_steps=2,
+            save_steps=2,
+            max_steps=8,
+        )
+    )
+    step = results["best"]["step"]
+    assert results["final_weights"] == [f"checkpoint-{step}"]
+    best = (tmp_path / "run" / f"checkpoint-{step}" / "model.safetensors").read_bytes()
+    assert (tmp_path / "run" / "model.safetensors").read_bytes() == best
+    assert results["scores"][0]["chrf"] == results["best"]["value"]
+
+
+def test_early_stopping_ends_the_run(command):
+    results = train(command(learning_rate=0.0, early_stopping_patience=2, eval_steps=2, save_steps=2, max_steps=50))
+    assert results["steps"] == 6
+
+
+def test_run_without_validation_and_test_set(command, tmp_path):
+    results = train(command(validation_file=None, test_file=None, eval_strategy="no", max_steps=2))
+    assert results["scores"] == []
+    assert (tmp_path / "run" / "model.safetensors").exists()
+
+
+def test_run_counts_epochs_where_no_steps_are_given(command):
+    results = train(command(max_steps=None, num_train_epochs=1.5, save_strategy="no"))
+    assert (results["steps"], results["epochs"]) == (9, 1.5)
+
+
+def test_embedded_corpus_needs_no_files(command):
+    sizes = dict(max_train_samples=60, max_eval_samples=5, max_test_samples=6, vocab_size=500)
+    files = dict.fromkeys(("train_file", "validation_file", "test_file", "data_dir"))
+    results = train(command(dataset_name="grammar", max_steps=2, **files, **sizes))
+    assert [row["sentences"] for row in results["scores"]] == [5, 6]
+
+
+@pytest.fixture
+def plain_marian(corpus, tmp_path) -> Path:
+    """A plain Marian checkpoint with a tokenizer for the tiny corpus."""
+    folder = tmp_path / "plain"
+    tokenizer = train_tokenizer([*lines(corpus / "train.en"), *lines(corpus / "train.de")], 400, 40)
+    sizes = dict(d_model=12, encoder_layers=2, decoder_layers=1, encoder_attention_heads=2, decoder_attention_heads=2)
+    tokens = dict(vocab_size=len(tokenizer), pad_token_id=0, eos_token_id=1, decoder_start_token_id=0)
+    config = MarianConfig(
+        **sizes, **tokens, encoder_ffn_dim=14, decoder_ffn_dim=14, max_position_embeddings=40, forced_eos_token_id=1
+    )
+    torch.manual_seed(1)
+    MarianMTModel(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def test_start_from_a_plain_marian_checkpoint(command, plain_marian, caplog):
+    setup = prepare(parse_arguments(command(model_name_or_path=plain_marian, decoder_layers=2, dropout=0.3)))
+    assert isinstance(setup.model, CapsuleMarianMTModel)
+    assert setup.model.config.aggregation == "em_routing" and setup.model.config.dropout == 0.3
+    assert "keeps its own architecture: decoder_layers=1, not 2" in caplog.text
+    assert setup.tokenizer(["ein zwei"]) == AutoTokenizer.from_pretrained(plain_marian)(["ein zwei"])
+    # Aggregation starts as the identity: the model translates as its parent did.
+    inputs = {"input_ids": torch.tensor([[5, 6, 1]]), "decoder_input_ids": torch.tensor([[0, 7]])}
+    parent = MarianMTModel.from_pretrained(plain_marian).eval()
+    torch.testing.assert_close(setup.model.eval()(**inputs).logits, parent(**inputs).logits, rtol=0, atol=0)
+    results = run(setup)
+    assert results["steps"] == 12
+
+
+def test_start_from_an_earlier_capsule_checkpoint(command, tmp_path):
+    train(command(output_dir=tmp_path / "first", max_steps=4))
+    setup = prepare(parse_arguments(command(model_name_or_path=tmp_path / "first", label_smoothing=0.2)))
+    first = load_file(tmp_path / "first" / "model.safetensors")
+    state = setup.model.state_dict()
+    assert all(torch.equal(state[name], first[name]) for name in first)
+    assert setup.model.config.label_smoothing == 0.2
+    assert run(setup)["steps"] == 12
+
+
+def test_new_tokenizer_can_be_given_or_of_another_algorithm(command, plain_marian):
+    given = prepare(parse_arguments(command(tokenizer_name_or_path=plain_marian)))
+    assert given.model.config.vocab_size == len(given.tokenizer)
+    bpe = prepare(parse_arguments(command(tokenizer_algorithm="bpe")))
+    assert type(bpe.tokenizer.backend_tokenizer.model).__name__ == "BPE"
+
+
+def test_folder_that_holds_a_run_is_refused_and_left_alone(command, tmp_path):
+    train(command(max_steps=4))
+    before = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
+    with pytest.raises(ValueError, match=r"already holds a run .*--resume_from_checkpoint true.*--output_dir"):
+        prepare(parse_arguments(command(max_steps=4)))
+    assert {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()} == before
+
+
+def test_folder_of_another_run_is_refused_where_a_checkpoint_is_given(command, tmp_path):
+    train(command(max_steps=4))
+    train(command(max_steps=2, output_dir=tmp_path / "other"))
+    checkpoint = tmp_path / "run" / "checkpoint-4"
+    with pytest.raises(ValueError, match=r"other already holds a run"):
+        prepare(parse_arguments(command(output_dir=tmp_path / "other", resume_from_checkpoint=checkpoint)))
+    setup = prepare(parse_arguments(command(output_dir=tmp_path / "third", resume_from_checkpoint=checkpoint)))
+    assert setup.checkpoint == checkpoint
+
+
+def test_checkpoint_to_resume_from_must_be_complete(command, tmp_path):
+    with pytest.raises(ValueError, match="is not a complete checkpoint"):
+        prepare(parse_arguments(command(resume_from_checkpoint=tmp_path / "nowhere")))
+
+
+@pytest.mark.parametrize(
+    "options,message",
+    [
+        pytest.param({"num_capsules": 5}, "num_capsules=5 does not divide d_model=12", id="capsules"),
+        pytest.param({"routing_iterations": 0}, "routing_iterations=0", id="iterations"),
+        pytest.param({"encoder_layers": 0}, "encoder_layers=0", id="layers"),
+        pytest.param({"label_smoothing": 1.0}, "label_smoothing=1", id="label-smoothing"),
+        pytest.param({"target_lang": "fr"}, r"train\.fr for the language 'fr'", id="language"),
+        pytest.param({"validation_file": "dev"}, r"no file .*dev\.en", id="validation-file"),
+        pytest.param({"validation_file": None}, "there is no validation set", id="no-validation"),
+        pytest.param({"vocab_size": 100}, "vocab_size=100 is too small", id="vocabulary"),
+        pytest.param({"max_source_length": 41}, "max_source_length=41 is more than", id="source-length"),
+        pytest.param({"max_source_length": 2}, "of 211 training pairs none is left", id="nothing-left"),
+        pytest.param({"model_name_or_path": "/nowhere"}, "cannot load the .* from /nowhere", id="no-model"),
+        pytest.param({"tokenizer_name_or_path": "/nowhere"}, "cannot load the tokenizer", id="no-tokenizer"),
+    ],
+)
+def test_mistakes_end_before_anything_is_trained(command, tmp_path, options, message):
+    with pytest.raises((ValueError, FileNotFoundError), match=message):
+        prepare(parse_arguments(command(**options)))
+    assert not list(tmp_path.glob("run/checkpoint-*"))
+
+
+def test_truncated_checkpoint_is_named(command, plain_marian):
+    weights = plain_marian / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-100])
+    with pytest.raises(ValueError, match=r"plain/model\.safetensors is truncated or damaged"):
+        prepare(parse_arguments(command(model_name_or_path=plain_marian)))
+
+
+def test_tokenizer_of_another_model_is_named(command, corpus, plain_marian, tmp_path):
+    texts = [*lines(corpus / "train.en"), *lines(corpus / "train.de"), "a much larger vocabulary of other words"] * 9
+    train_tokenizer(texts, 470, 40, "bpe").save_pretrained(tmp_path / "large")
+    with pytest.raises(ValueError, match="the tokenizer does not fit the model: it gives source token"):
+        prepare(parse_arguments(command(model_name_or_path=plain_marian, tokenizer_name_or_path=tmp_path / "large")))
+
+
+def test_layerdrop_of_a_checkpoint_is_refused(command, plain_marian):
+    config = json.loads((plain_marian / "config.json").read_text())
+    (plain_marian / "config.json").write_text(json.dumps({**config, "encoder_layerdrop": 0.1}))
+    with pytest.raises(ValueError, match=r"encoder_layerdrop=0\.1 is not supported"):
+        prepare(parse_arguments(command(model_name_or_path=plain_marian)))
+
+
+def test_mistake_on_the_command_line_is_one_line(command, tmp_path):
+    arguments = [sys.executable, str(ROOT / "train.py"), *command(target_lang="fr")]
+    result = subprocess.run(arguments, capture_output=True, text=True, cwd=tmp_path)
+    assert result.returncode == 2
+    assert result.stderr.startswith("train.py: error: no file") and result.stderr.count("\n") == 1
