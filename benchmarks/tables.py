@@ -1,7 +1,7 @@
-"""Writes the README's tables from the recorded results, so that no number in them is typed by hand.
+"""Writes the tables of README and documents from the recorded results, so that no number in them is typed by hand.
 
-    python benchmarks/tables.py            # rewrite README.md
-    python benchmarks/tables.py --check    # exit with 1 if README.md is not what the results give
+    python benchmarks/tables.py            # rewrite the documents
+    python benchmarks/tables.py --check    # exit with 1 if a document is not what the results give
 
 Results: results/multi30k/RECIPE.json (the results.json of a run) and benchmarks/results/speed_yardstick.json.
 """
@@ -21,6 +21,8 @@ SYSTEMS = {
     "dynamic_routing": ("dynamic_routing", "dynamic routing", "+0.91"),
     "em_routing": ("em_routing", "EM routing", "+1.50"),
 }
+# runs that start from the trained baseline
+CONTINUED = {"baseline_continued": "the baseline itself", "em_routing_paper": "EM routing as printed"}
 SPEED_JOBS = ("training step", "greedy, 1 sentence", "beam 5, 16 sentences")
 
 
@@ -62,6 +64,19 @@ def systems_table() -> str:
     return "\n".join([*lines, "", *notes, "", SPEED_NOTE])
 
 
+def continued_table() -> str:
+    """Scores of the runs that start from the trained baseline."""
+    lines = ["| from the trained baseline | val | test2016 greedy | test2016 beam 5 |", "|---|---|---|---|"]
+    notes = []
+    for recipe, name in CONTINUED.items():
+        results = load(ROOT / f"results/multi30k/{recipe}.json")
+        rows = [find_score(results, *key) for key in (("validation", 1), ("test", 1), ("test", 5))]
+        lines.append(f"| {name} | " + " | ".join(f"{row['bleu']:.1f}" if row else "not run" for row in rows) + " |")
+        if results:
+            notes.append(describe_run(recipe, results))
+    return "\n".join([*lines, "", *notes])
+
+
 SPEED_NOTE = (
     "Times are medians of ratios to transformers' own `MarianMTModel` of the same size, measured side by side in one "
     "run of `benchmarks/speed.py` (its results, with quartiles: `benchmarks/results/speed_yardstick.json`)."
@@ -85,7 +100,7 @@ def fill(text: str, name: str, table: str) -> str:
     """Replaces what stands between the markers of a table."""
     pattern = re.compile(rf"(<!-- table: {name} -->\n).*?(<!-- end -->)", re.S)
     if len(pattern.findall(text)) != 1:
-        raise SystemExit(f"README.md must hold exactly one table marked {name}")
+        raise SystemExit(f"there must be exactly one table marked {name}")
     return pattern.sub(lambda match: f"{match[1]}{table}\n{match[2]}", text)
 
 
@@ -93,13 +108,18 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true")
     arguments = parser.parse_args()
-    readme = ROOT / "README.md"
-    before = readme.read_text(encoding="utf-8")
-    after = fill(before, "systems", systems_table())
-    if arguments.check:
-        return int(before != after)
-    readme.write_text(after, encoding="utf-8")
-    return 0
+    stale = False
+    for file, name, table in (
+        ("README.md", "systems", systems_table()),
+        ("docs/paper_index.md", "continued", continued_table()),
+    ):
+        path = ROOT / file
+        before = path.read_text(encoding="utf-8")
+        after = fill(before, name, table)
+        stale = stale or before != after
+        if not arguments.check:
+            path.write_text(after, encoding="utf-8")
+    return int(stale and arguments.check)
 
 
 if __name__ == "__main__":
