@@ -10,8 +10,7 @@ from .models.configuration_capsule_marian import CapsuleMarianConfig
 from .models.modeling_capsule_marian import CapsuleMarianModel, CapsuleMarianMTModel
 from .registration import register
 
-
-__all__ = ["CapsuleMarianConfig", "CapsuleMarianModel", "CapsuleMarianMTModel", "__version__", "register"]
+__all__ = ["CapsuleMarianConfig", "CapsuleMarianMTModel", "CapsuleMarianModel", "__version__", "register"]
 
 AutoConfig.register("capsule-marian", CapsuleMarianConfig, exist_ok=True)
 AutoModelForSeq2SeqLM.register(CapsuleMarianConfig, CapsuleMarianMTModel, exist_ok=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import platform
 import shlex
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -73,7 +74,13 @@ def translation_command(output_dir: str | Path, sentence: str) -> str:
     )
     # Double quotes read better than what shlex makes of the single ones inside, unless the shell would see more.
     quoted = shlex.quote(code) if set(code) & set('"$`\\!') else f'"{code}"'
-    return f"python -c {quoted}"
+    return f"{shlex.quote(_python())} -c {quoted}"
+
+
+def _python() -> str:
+    """The running interpreter, which has the package, whether or not its environment is activated."""
+    executable = Path(sys.executable)
+    return str(executable.relative_to(Path.cwd()) if executable.is_relative_to(Path.cwd()) else executable)
 
 
 def run_command(argv: Sequence[str]) -> str:

@@ -494,9 +494,7 @@ def trainer_for(model, tmp_path, **arguments):
 
 def test_label_smoothing_factor_of_the_trainer_is_refused(tmp_path):
     trainer = trainer_for(capsule_model(), tmp_path, label_smoothing_factor=0.1)
-    with pytest.raises(
-        ValueError, match="label_smoothing in the model's config instead of label_smoothing_factor"
-    ):
+    with pytest.raises(ValueError, match="label_smoothing in the model's config instead of label_smoothing_factor"):
         trainer.train()
 
 

@@ -90,8 +90,8 @@ def test_printed_command_translates(command, tmp_path, capsys):
     train(command(max_position_embeddings=12))
     printed = capsys.readouterr().out.rstrip().splitlines()[-1]
     program, *rest = shlex.split(printed)
-    assert program == "python"
-    result = subprocess.run([sys.executable, *rest], cwd=ROOT, capture_output=True, text=True)
+    assert Path(program).resolve() == Path(sys.executable).resolve()
+    result = subprocess.run([program, *rest], capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
     assert result.stdout == lines(tmp_path / "run" / "translations" / "test.greedy.de")[0] + "\n"
 
