@@ -1,4 +1,4 @@
-"""Shared fixtures: tiny models whose sizes are different primes wherever they may be."""
+"""Shared fixtures, and the environment of every test."""
 
 import os
 
@@ -8,66 +8,9 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import pytest
 import torch
-from transformers import MarianConfig, MarianMTModel
+from transformers import MarianMTModel
 
-from hf_capsule_mt import CapsuleMarianConfig, CapsuleMarianMTModel
-
-PAD, EOS = 0, 1
-VOCAB, TARGET_VOCAB = 53, 47
-SIZES = dict(
-    vocab_size=VOCAB,
-    d_model=12,
-    encoder_layers=3,
-    decoder_layers=2,
-    encoder_attention_heads=2,
-    decoder_attention_heads=3,
-    encoder_ffn_dim=19,
-    decoder_ffn_dim=17,
-    max_position_embeddings=41,
-    pad_token_id=PAD,
-    eos_token_id=EOS,
-    forced_eos_token_id=None,
-    decoder_start_token_id=PAD,
-    scale_embedding=True,
-    init_std=0.4,
-)
-
-
-def plain_config(**overrides) -> MarianConfig:
-    return MarianConfig(**(SIZES | overrides))
-
-
-def capsule_config(**overrides) -> CapsuleMarianConfig:
-    return CapsuleMarianConfig(**(SIZES | overrides))
-
-
-def open_gates(model: CapsuleMarianMTModel) -> CapsuleMarianMTModel:
-    """Opens the zero-initialised gates and shakes every other new parameter, so that the aggregate matters."""
-    generator = torch.Generator().manual_seed(5)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if ".aggregation." in name:
-                parameter += 0.3 * torch.randn(parameter.shape, generator=generator)
-    return model
-
-
-def capsule_model(seed: int = 0, **overrides) -> CapsuleMarianMTModel:
-    """A tiny capsule model in eval mode whose aggregates contribute."""
-    torch.manual_seed(seed)
-    return open_gates(CapsuleMarianMTModel(capsule_config(**overrides))).eval()
-
-
-def sentence_batch(rows: int = 3, seed: int = 7, vocab: int = VOCAB, target_vocab: int = VOCAB) -> dict:
-    """Source, mask and labels with padding in every row but the longest."""
-    generator = torch.Generator().manual_seed(seed)
-    source_lengths, target_lengths = [11, 5, 7, 2, 3][:rows], [6, 9, 4, 3, 1][:rows]
-    source = torch.full((rows, max(source_lengths)), PAD)
-    labels = torch.full((rows, max(target_lengths)), -100)
-    for row, (s, t) in enumerate(zip(source_lengths, target_lengths, strict=True)):
-        source[row, :s] = torch.cat([torch.randint(3, vocab, (s - 1,), generator=generator), torch.tensor([EOS])])
-        target = torch.randint(3, target_vocab, (t - 1,), generator=generator)
-        labels[row, :t] = torch.cat([target, torch.tensor([EOS])])
-    return {"input_ids": source, "attention_mask": source.ne(PAD).long(), "labels": labels}
+from tiny_models import TARGET_VOCAB, plain_config
 
 
 @pytest.fixture

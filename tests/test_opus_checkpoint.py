@@ -9,9 +9,9 @@ import torch
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, MarianMTModel, MarianTokenizer, pipeline
 
 import hf_capsule_mt
-from conftest import open_gates, plain_config
 from hf_capsule_mt import CapsuleMarianMTModel
 from hf_capsule_mt.data.grammar import generate_corpus
+from tiny_models import open_gates, plain_config
 
 # sacremoses normalises punctuation in MarianTokenizer; without it the tokenizer only warns
 pytestmark = pytest.mark.filterwarnings("ignore:Recommended. pip install sacremoses")

@@ -9,9 +9,9 @@ import pytest
 import torch
 from transformers import MarianMTModel
 
-from conftest import capsule_model, plain_config
 from hf_capsule_mt.data.grammar import generate_corpus
 from hf_capsule_mt.data.tokenizer import train_tokenizer
+from tiny_models import capsule_model, plain_config
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -1,11 +1,11 @@
 """Translation of whole files."""
 
 import pytest
-from tiny_translation import MAX_POSITIONS, SOURCES, TARGETS, tiny_model, tiny_tokenizer
 from transformers import GenerationConfig, pipeline
 
 from hf_capsule_mt import register
 from hf_capsule_mt.evaluation.translate import translate
+from tiny_translation import MAX_POSITIONS, SOURCES, TARGETS, tiny_model, tiny_tokenizer
 
 
 @pytest.fixture(scope="module")

@@ -6,8 +6,8 @@ import pytest
 from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoConfig, BartConfig
 
-from conftest import capsule_config, plain_config
 from hf_capsule_mt import CapsuleMarianConfig, CapsuleMarianMTModel
+from tiny_models import capsule_config, plain_config
 
 BAD_VALUES = {
     "unknown aggregation": ({"aggregation": "em"}, "aggregation='em' is not known; choose one of none, linear"),

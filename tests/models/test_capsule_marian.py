@@ -15,7 +15,8 @@ from transformers import (
     Seq2SeqTrainingArguments,
 )
 
-from conftest import (
+from hf_capsule_mt import CapsuleMarianConfig, CapsuleMarianMTModel
+from tiny_models import (
     EOS,
     PAD,
     TARGET_VOCAB,
@@ -25,7 +26,6 @@ from conftest import (
     open_gates,
     sentence_batch,
 )
-from hf_capsule_mt import CapsuleMarianConfig, CapsuleMarianMTModel
 
 AGGREGATIONS = ["linear", "dynamic", "dynamic_routing", "em_routing"]
 SYSTEMS = {
