@@ -1,0 +1,46 @@
+"""Records a tiny checkpoint of the current version, which later versions must load and translate the same.
+
+python tests/compatibility/record.py      # writes tests/compatibility/VERSION-SYSTEM/; never rewrite an old one
+"""
+
+import json
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parent))
+
+import torch  # noqa: E402 (the path comes first)
+
+from hf_capsule_mt import __version__  # noqa: E402
+from tiny_models import capsule_model, sentence_batch  # noqa: E402
+
+SYSTEMS = {
+    "em_routing": {"aggregation": "em_routing", "num_capsules": 4},
+    "dynamic_routing_paper": {"aggregation": "dynamic_routing", "aggregation_init": "paper"},
+    "dynamic_own_layer": {"aggregation": "dynamic", "capsule_inputs": "own_layer"},
+    "linear": {"aggregation": "linear"},
+}
+
+
+def main() -> None:
+    for name, system in SYSTEMS.items():
+        folder = HERE / f"{__version__}-{name}"
+        if folder.exists():
+            raise SystemExit(f"{folder} exists: recorded checkpoints are not rewritten")
+        model = capsule_model(seed=4, **system)
+        batch = sentence_batch()
+        generated = model.generate(batch["input_ids"], attention_mask=batch["attention_mask"], max_new_tokens=8)
+        model.save_pretrained(folder)
+        expected = {
+            "input_ids": batch["input_ids"].tolist(),
+            "labels": batch["labels"].tolist(),
+            "loss": model(**batch).loss.item(),
+            "generated": generated.tolist(),
+            "torch": torch.__version__,
+        }
+        (folder / "expected.json").write_text(json.dumps(expected) + "\n")
+
+
+if __name__ == "__main__":
+    main()
