@@ -1,5 +1,6 @@
 """The README's Python code runs, and its commands, paths and recipes exist."""
 
+import json
 import re
 import subprocess
 import sys
@@ -71,6 +72,13 @@ def test_recipes_links_and_commands_exist():
     commands = re.findall(r"<!-- command: (\w+) -->\n```bash\n(.*?)\n```", README, re.S)
     assert [name for name, _ in commands] == ["run", "test"]
     assert all("-c constraints.txt" in command and "\n" not in command for _, command in commands)
+
+
+def test_quoted_end_of_the_default_run_is_the_recorded_one():
+    results = json.loads((ROOT / "results/grammar/em_routing.json").read_text(encoding="utf-8"))
+    assert results["recipe"].endswith("recipes/grammar.yaml") and len(results["scores"]) == 2
+    for row in results["scores"]:
+        assert f"{row['bleu']:8.2f}{row['chrf']:8.2f}{row['ter']:8.2f}{row['sentences']:11,}" in README
 
 
 def test_tables_are_what_the_recorded_results_give():
