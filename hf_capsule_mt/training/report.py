@@ -74,13 +74,14 @@ def translation_command(output_dir: str | Path, sentence: str) -> str:
     )
     # Double quotes read better than what shlex makes of the single ones inside, unless the shell would see more.
     quoted = shlex.quote(code) if set(code) & set('"$`\\!') else f'"{code}"'
-    return f"{shlex.quote(_python())} -c {quoted}"
+    # the running interpreter has the package, whether or not its environment is activated
+    return f"{shlex.quote(relative(sys.executable))} -c {quoted}"
 
 
-def _python() -> str:
-    """The running interpreter, which has the package, whether or not its environment is activated."""
-    executable = Path(sys.executable)
-    return str(executable.relative_to(Path.cwd()) if executable.is_relative_to(Path.cwd()) else executable)
+def relative(path: str | Path) -> str:
+    """The path as seen from the current folder if it lies in it: results are to be read on other machines too."""
+    path = Path(path)
+    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
 
 
 def run_command(argv: Sequence[str]) -> str:

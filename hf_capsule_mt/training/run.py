@@ -78,7 +78,7 @@ def run(setup: Setup, argv: Sequence[str] = ()) -> dict[str, Any]:
         "device": str(training.device),
         "processes": training.world_size,
         "threads": torch.get_num_threads(),
-        "recipe": arguments.recipe,
+        "recipe": None if arguments.recipe is None else report.relative(arguments.recipe),
         "arguments": arguments.given,
         "command": report.run_command(argv),
         "versions": report.versions(),
