@@ -75,5 +75,16 @@ class CapsuleMarianMTModel(CapsuleForConditionalGenerationMixin, MarianMTModel):
         self.lm_head = nn.Linear(config.d_model, target_vocab_size, bias=False)
         self.post_init()
 
+    def resize_token_embeddings(
+        self, new_num_tokens: int | None = None, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
+    ) -> nn.Embedding:
+        """As in the parent, whose bias of the logits would not follow an embedding that is padded to a multiple."""
+        if new_num_tokens is None:
+            new_num_tokens = self.get_input_embeddings().num_embeddings
+        embeddings = super().resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
+        if self.config.share_encoder_decoder_embeddings:
+            self._resize_final_logits_bias(embeddings.num_embeddings)
+        return embeddings
+
 
 __all__ = ["CapsuleMarianMTModel", "CapsuleMarianModel"]

@@ -348,6 +348,19 @@ def test_resize_token_embeddings_keeps_old_logits():
     torch.testing.assert_close(after.logits[..., :VOCAB], before)
 
 
+@pytest.mark.parametrize("size", [VOCAB + 6, None], ids=["larger", "only padded"])
+def test_resized_embeddings_may_be_padded_to_a_multiple(tmp_path, size):
+    model = capsule_model()
+    batch = sentence_batch()
+    before = model(**batch).logits
+    model.resize_token_embeddings(size, pad_to_multiple_of=16, mean_resizing=False)
+    after = model(**batch).logits
+    assert after.shape[-1] == 64 and model.config.vocab_size == 64
+    torch.testing.assert_close(after[..., :VOCAB], before)
+    model.save_pretrained(tmp_path)
+    assert torch.equal(CapsuleMarianMTModel.from_pretrained(tmp_path).eval()(**batch).logits, after)
+
+
 def test_lora_on_the_attention_projections_trains_and_merges():
     peft = pytest.importorskip("peft")
     model = capsule_model()
