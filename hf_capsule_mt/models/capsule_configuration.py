@@ -52,10 +52,9 @@ class CapsuleConfigMixin:
         Raises:
             ValueError: if the dictionary belongs to a model of another type.
         """
+        config_dict = cls._without_parent_identity(config_dict)
         model_type = config_dict.get("model_type", cls.model_type)
-        if model_type == cls.parent_model_type:
-            config_dict = _without_identity(config_dict)
-        elif model_type != cls.model_type:
+        if model_type != cls.model_type:
             raise ValueError(
                 f"{cls.__name__} can start from a checkpoint of type '{cls.parent_model_type}' or '{cls.model_type}', "
                 f"but this one is of type '{model_type}'; load it with AutoModelForSeq2SeqLM instead"
@@ -72,11 +71,14 @@ class CapsuleConfigMixin:
     def get_config_dict(cls, *args: Any, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         """As in the parent; a plain parent checkpoint does not provoke the warning about its model type."""
         config_dict, kwargs = super().get_config_dict(*args, **kwargs)
-        if config_dict.get("model_type") == cls.parent_model_type:
-            config_dict = {
-                key: value for key, value in config_dict.items() if key not in ("model_type", "architectures")
-            }
-        return config_dict, kwargs
+        return cls._without_parent_identity(config_dict), kwargs
+
+    @classmethod
+    def _without_parent_identity(cls, config_dict: dict[str, Any]) -> dict[str, Any]:
+        """The dictionary of a plain parent without what names its class; any other as it is."""
+        if config_dict.get("model_type") != cls.parent_model_type:
+            return config_dict
+        return {key: value for key, value in config_dict.items() if key not in ("model_type", "architectures")}
 
     def aggregates(self, stack: str) -> bool:
         """Whether the stack ("encoder" or "decoder") combines its layers."""
@@ -117,10 +119,6 @@ class CapsuleConfigMixin:
             match = difflib.get_close_matches(key, own, n=1, cutoff=0.85)
             if match and key not in own and not key.startswith("_"):
                 raise ValueError(f"unknown configuration field '{key}'; did you mean '{match[0]}'?")
-
-
-def _without_identity(config_dict: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in config_dict.items() if key not in ("model_type", "architectures")}
 
 
 def _check_choice(name: str, value: str, allowed: tuple[str, ...]) -> None:

@@ -95,16 +95,14 @@ def dynamic_routing(votes: Tensor, num_iterations: int, *, return_all_agreements
     v = votes.to(dtype)
     # one column that broadcasts for the uniform start
     agreement = v.new_full((*v.shape[:-2], 1), 1 / v.shape[-2])
-    logits: Tensor | None = None
+    logits = v.new_zeros(())
     agreements = []
     for iteration in range(num_iterations):
-        if logits is not None:
-            agreement = logits.softmax(dim=-1)
         agreements.append(agreement.expand(v.shape[:-1]))
         capsules = squash((agreement.unsqueeze(-1) * v).sum(dim=-3))
         if iteration + 1 < num_iterations:
-            update = _sum_last(capsules.unsqueeze(-3) * v)
-            logits = update if logits is None else logits + update
+            logits = logits + _sum_last(capsules.unsqueeze(-3) * v)
+            agreement = logits.softmax(dim=-1)
     return RoutingOutput(
         capsules.to(votes.dtype), agreements[-1], tuple(agreements) if return_all_agreements else None
     )
@@ -154,7 +152,7 @@ def em_routing(
     v = votes.to(dtype)
     num_capsules = v.shape[-2]
     log_activations = activations.to(dtype).clamp_min(ACTIVATION_FLOOR).log().unsqueeze(-1)
-    # one column that broadcasts for the uniform start: the first M-step is then cheaper by a factor of N in part
+    # one column that broadcasts for the uniform start
     log_agreement = v.new_full((*v.shape[:-2], 1), -math.log(num_capsules))
     agreements = []
     last = len(inverse_temperatures) - 1
