@@ -1,7 +1,7 @@
 """Training and decoding speed of every aggregation as a ratio to the plain parent, in one process run.
 
     python benchmarks/speed.py                        # the yardstick's size, about 3 minutes on two cores
-    python benchmarks/speed.py --size base            # Transformer base: d 512, 6 + 6 layers, V 32,000
+    python benchmarks/speed.py --size base            # Transformer base: d 512, 6 + 6 layers, V 32,000; 20 GB
     python benchmarks/speed.py --output benchmarks/results/speed_yardstick.json
 
 The systems take turns in every round, so that drifts of the machine hit all of them alike; a ratio is the median over
@@ -27,9 +27,10 @@ from transformers import MarianConfig, MarianMTModel, __version__
 from hf_capsule_mt import CapsuleMarianConfig, CapsuleMarianMTModel
 
 SIZES = {
-    "yardstick": dict(d_model=192, layers=2, heads=4, ffn=512, vocab_size=4000, tokens=2048),
-    "base": dict(d_model=512, layers=6, heads=8, ffn=2048, vocab_size=32000, tokens=4096),
+    "yardstick": dict(d_model=192, layers=2, heads=4, ffn=512, vocab_size=4000, tokens=2048, length=24),
+    "base": dict(d_model=512, layers=6, heads=8, ffn=2048, vocab_size=32000, tokens=4096, length=32),
 }
+GUIDED_LOSSES = {"bow_loss_weight": 1.0, "bca_loss_weight": 1.0}
 SYSTEMS = {
     "parent": None,
     "none": {"aggregation": "none"},
@@ -37,8 +38,11 @@ SYSTEMS = {
     "dynamic": {"aggregation": "dynamic"},
     "dynamic_routing": {"aggregation": "dynamic_routing"},
     "em_routing": {"aggregation": "em_routing"},
+    "guided_routing": {"aggregation": "none", "guided_routing": "routing"},
+    "guided_routing_bow_bca": {"aggregation": "none", "guided_routing": "routing", **GUIDED_LOSSES},
+    "guided_classifier": {"aggregation": "none", "guided_routing": "classifier", **GUIDED_LOSSES},
+    "guided_attention": {"aggregation": "none", "guided_routing": "attention", **GUIDED_LOSSES},
 }
-SENTENCE_LENGTH = 24
 PAD, EOS = 0, 1
 
 
@@ -81,22 +85,24 @@ def build(size: dict, system: dict | None) -> MarianMTModel:
     torch.manual_seed(1)
     if system is None:
         return MarianMTModel(MarianConfig(**shared))
+    # half the model's width, as in the paper
+    shared["guided_capsule_size"] = size["d_model"] // 2
     model = CapsuleMarianMTModel(CapsuleMarianConfig(**shared, **system))
     with torch.no_grad():  # as in a trained model
         for name, parameter in model.named_parameters():
-            if name.endswith("gate"):
+            if name.endswith(("gate", "guided_head.output_proj.weight")):
                 parameter.fill_(0.1)
     return model
 
 
 def make_jobs(model: MarianMTModel, size: dict) -> dict[str, Callable[[], object]]:
     """The three timed jobs of one model. Decoding runs a fixed number of steps, so that every model does the same."""
-    generator = torch.Generator().manual_seed(2)
+    generator, length = torch.Generator().manual_seed(2), size["length"]
 
     def ids(rows: int) -> torch.Tensor:
-        return torch.randint(2, size["vocab_size"], (rows, SENTENCE_LENGTH), generator=generator)
+        return torch.randint(2, size["vocab_size"], (rows, length), generator=generator, device="cpu").to(model.device)
 
-    rows = size["tokens"] // SENTENCE_LENGTH
+    rows = size["tokens"] // length
     source, labels, one, sixteen = ids(rows), ids(rows), ids(1), ids(16)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5)
 
@@ -108,9 +114,7 @@ def make_jobs(model: MarianMTModel, size: dict) -> dict[str, Callable[[], object
 
     def decode(inputs: torch.Tensor, beams: int) -> object:
         model.eval()
-        return model.generate(
-            inputs, num_beams=beams, min_new_tokens=SENTENCE_LENGTH, max_new_tokens=SENTENCE_LENGTH, do_sample=False
-        )
+        return model.generate(inputs, num_beams=beams, min_new_tokens=length, max_new_tokens=length, do_sample=False)
 
     return {
         "training step": train,
@@ -119,9 +123,9 @@ def make_jobs(model: MarianMTModel, size: dict) -> dict[str, Callable[[], object
     }
 
 
-def measure(size: dict, rounds: int) -> dict:
+def measure(size: dict, rounds: int, systems: list[str]) -> dict:
     """Times every job of every system, interleaved. Returns seconds, ratios and operation counts by system and job."""
-    models = {name: build(size, system) for name, system in SYSTEMS.items()}
+    models = {name: build(size, SYSTEMS[name]) for name in systems}
     jobs = {name: make_jobs(model, size) for name, model in models.items()}
     seconds: dict = {name: {job: [] for job in jobs[name]} for name in models}
     operations: dict = {name: {} for name in models}
@@ -178,11 +182,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--size", choices=SIZES, default="yardstick")
     parser.add_argument("--rounds", type=int, default=15, help="timed repetitions of every job (at least 2)")
+    parser.add_argument("--systems", nargs="+", choices=SYSTEMS, default=list(SYSTEMS), help="besides the parent")
     parser.add_argument("--output", type=Path, help="JSON file for the results")
     arguments = parser.parse_args()
     if arguments.rounds < 2:
         parser.error("--rounds must be at least 2: one repetition has no spread")
-    results = measure(SIZES[arguments.size], arguments.rounds)
+    systems = ["parent", *(name for name in arguments.systems if name != "parent")]
+    results = measure(SIZES[arguments.size], arguments.rounds, systems)
     print(table(results))
     if arguments.output:
         environment = {

@@ -3,7 +3,8 @@
     python benchmarks/tables.py            # rewrite the documents
     python benchmarks/tables.py --check    # exit with 1 if a document is not what the results give
 
-Results: results/multi30k/RECIPE.json (the results.json of a run) and benchmarks/results/speed_yardstick.json.
+Results: results/multi30k/RECIPE.json (the results.json of a run), results/grammar/past_future.json and
+benchmarks/results/*.json.
 """
 
 import argparse
@@ -11,22 +12,49 @@ import json
 import re
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 ROOT = Path(__file__).parent.parent
-# system -> what the paper adds to its baseline of 27.31 BLEU (WMT14 En-De, Table 1)
-SYSTEMS = {
-    "baseline": ("none", "Transformer", "27.31"),
-    "linear": ("linear", "linear combination", "+0.42"),
-    "dynamic": ("dynamic", "dynamic combination", "+1.02"),
-    "dynamic_routing": ("dynamic_routing", "dynamic routing", "+0.91"),
-    "em_routing": ("em_routing", "EM routing", "+1.50"),
+
+
+class System(NamedTuple):
+    """A row of the table of systems: how to ask for it, its name, what its paper reports, its name in speed.py."""
+
+    configuration: str
+    name: str
+    paper: str
+    speed: str
+
+
+# by recipe; Dou et al. 2019, Table 1: BLEU on newstest2014 over its baseline
+LAYER_SYSTEMS = {
+    "baseline": System('aggregation="none"', "Transformer", "27.31", "none"),
+    "linear": System('aggregation="linear"', "linear combination", "+0.42", "linear"),
+    "dynamic": System('aggregation="dynamic"', "dynamic combination", "+1.02", "dynamic"),
+    "dynamic_routing": System('aggregation="dynamic_routing"', "dynamic routing", "+0.91", "dynamic_routing"),
+    "em_routing": System('aggregation="em_routing"', "EM routing", "+1.50", "em_routing"),
 }
+BOTH = "bow_loss_weight=1, bca_loss_weight=1"
+# by recipe; Zheng et al. 2019, Table 1: average over MT04-06 over its baseline; CLF and ATTN are in a figure only
+GUIDED_SYSTEMS = {
+    "baseline": System('guided_routing="none"', "Transformer", "44.06", "none"),
+    "gdr": System('guided_routing="routing"', "GDR", "+0.75", "guided_routing"),
+    "gdr_bow": System('guided_routing="routing", bow_loss_weight=1', "GDR + BOW", "+1.42", "-"),
+    "gdr_bca": System('guided_routing="routing", bca_loss_weight=1', "GDR + BCA", "+1.37", "-"),
+    "gdr_full": System(f'guided_routing="routing", {BOTH}', "GDR + BOW + BCA", "+1.59", "guided_routing_bow_bca"),
+    "gdr_no_redundant": System(
+        f'guided_routing="routing", num_redundant_capsules=0, {BOTH}', "without redundant capsules", "+1.24", "-"
+    ),
+    "clf": System(f'guided_routing="classifier", {BOTH}', "CLF + BOW + BCA", "-", "guided_classifier"),
+    "attn": System(f'guided_routing="attention", {BOTH}', "ATTN + BOW + BCA", "-", "guided_attention"),
+}
+PROBED = {recipe: system.name for recipe, system in GUIDED_SYSTEMS.items()}
 # runs that start from the trained baseline
 CONTINUED = {"baseline_continued": "the baseline itself", "em_routing_paper": "EM routing as printed"}
 SPEED_JOBS = ("training step", "greedy, 1 sentence", "beam 5, 16 sentences")
 
 
-def load(path: Path) -> dict | None:
+def load(path: Path):
     """The JSON file, or None if there is none yet."""
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
 
@@ -39,42 +67,110 @@ def find_score(results: dict | None, split: str, beams: int) -> dict | None:
 
 def systems_table() -> str:
     """Scores of every recorded Multi30k run and speeds of every system, with the conditions under them."""
+    parts = [
+        *rows_of(LAYER_SYSTEMS, "paper, WMT14 En-De"),
+        "",
+        *rows_of(GUIDED_SYSTEMS, "paper, NIST Zh-En"),
+        "",
+        *run_notes([*LAYER_SYSTEMS, *GUIDED_SYSTEMS]),
+        "",
+        SPEED_NOTE,
+    ]
+    return "\n".join(parts)
+
+
+def rows_of(systems: dict[str, System], paper_head: str) -> list[str]:
+    """The table of one paper's systems."""
     speed = load(ROOT / "benchmarks/results/speed_yardstick.json")
-    head = "| `aggregation` | system | paper, WMT14 | val | test2016 greedy | test2016 beam 5 | parameters "
+    head = f"| configuration | system | {paper_head} | val | test2016 greedy | test2016 beam 5 | parameters "
     lines = [
         head + "| training time (operations) | decoding time, greedy / beam 5 |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
-    notes = []
-    for recipe, (aggregation, name, paper) in SYSTEMS.items():
+    for recipe, system in systems.items():
         results = load(ROOT / f"results/multi30k/{recipe}.json")
-        rows = [find_score(results, *key) for key in (("validation", 1), ("test", 1), ("test", 5))]
-        bleu = [f"{row['bleu']:.1f}" if row else "not run" for row in rows]
         size = f"{results['parameters'] / 1e6:.2f}M" if results else "-"
-        cells = ["-", "-"]
-        if speed:
-            train, greedy, beam = (speed["results"][aggregation][job] for job in SPEED_JOBS)
-            cells = [
+        times = ["-", "-"]
+        if speed and system.speed in speed["results"]:
+            train, greedy, beam = (speed["results"][system.speed][job] for job in SPEED_JOBS)
+            times = [
                 f"{train['time_ratio']:.2f}x ({train['operation_ratio']:.2f}x)",
                 f"{greedy['time_ratio']:.2f}x / {beam['time_ratio']:.2f}x",
             ]
-        lines.append("| " + " | ".join([f'`"{aggregation}"`', name, paper, *bleu, size, *cells]) + " |")
-        if results:
-            notes.append(describe_run(recipe, results))
-    return "\n".join([*lines, "", *notes, "", SPEED_NOTE])
+        cells = [f"`{system.configuration}`", system.name, system.paper, *bleu_cells(results), size, *times]
+        lines.append("| " + " | ".join(cells) + " |")
+    return lines
+
+
+def bleu_cells(results: dict | None) -> list[str]:
+    """BLEU on validation and test (greedy, beam 5)."""
+    rows = [find_score(results, *key) for key in (("validation", 1), ("test", 1), ("test", 5))]
+    return [f"{row['bleu']:.1f}" if row else "not run" for row in rows]
+
+
+def run_notes(recipes: list[str]) -> list[str]:
+    """The conditions of every recorded run, once each."""
+    recorded = {recipe: load(ROOT / f"results/multi30k/{recipe}.json") for recipe in dict.fromkeys(recipes)}
+    return [describe_run(recipe, results) for recipe, results in recorded.items() if results]
 
 
 def continued_table() -> str:
     """Scores of the runs that start from the trained baseline."""
     lines = ["| from the trained baseline | val | test2016 greedy | test2016 beam 5 |", "|---|---|---|---|"]
-    notes = []
     for recipe, name in CONTINUED.items():
-        results = load(ROOT / f"results/multi30k/{recipe}.json")
-        rows = [find_score(results, *key) for key in (("validation", 1), ("test", 1), ("test", 5))]
-        lines.append(f"| {name} | " + " | ".join(f"{row['bleu']:.1f}" if row else "not run" for row in rows) + " |")
-        if results:
-            notes.append(describe_run(recipe, results))
-    return "\n".join([*lines, "", *notes])
+        cells = bleu_cells(load(ROOT / f"results/multi30k/{recipe}.json"))
+        lines.append(f"| {name} | " + " | ".join(cells) + " |")
+    return "\n".join([*lines, "", *run_notes(list(CONTINUED))])
+
+
+def past_future_table() -> str:
+    """How well assignments and capsules know what is translated, by system."""
+    lines = [
+        "| system | accuracy | area under ROC | rOL PAST | rOL FUTURE | test BLEU |",
+        "|---|---|---|---|---|---|",
+    ]
+    entries = load(ROOT / "results/grammar/past_future.json") or []
+    for entry in entries:
+        found, fitted = entry["results"], " (fitted)" if entry["rol_predictor"] == "fitted" else ""
+        name = PROBED.get(Path(entry["run"]).name, entry["run"])
+        cells = [
+            name,
+            f"{found['accuracy']:.3f}",
+            f"{found['auc']:.3f}",
+            f"{found['past_overlap']:.2f}{fitted}",
+            f"{found['future_overlap']:.2f}{fitted}",
+            f"{entry['test_bleu']:.1f}",
+        ]
+        lines.append("| " + " | ".join(cells) + " |")
+    if entries:
+        found = entries[0]["results"]
+        lines.append(f"| *diagonal* | {found['diagonal_accuracy']:.3f} | {found['diagonal_auc']:.3f} | - | - | - |")
+        lines.append(f"| *always the more frequent answer* | {found['majority_accuracy']:.3f} | 0.500 | - | - | - |")
+        lines += [
+            "",
+            f"{found['decisions']:,} decisions in {found['sentences']} test sentences; seed {entries[0]['seed']}, "
+            f"{entries[0]['steps']:,} updates each, `recipes/past_future/`; the paper reports rOL 0.72 and 0.70 for "
+            "its full model on NIST Zh-En.",
+        ]
+    return "\n".join(lines)
+
+
+def memory_table() -> str:
+    """Training memory and time at the size of Transformer base."""
+    memory = load(ROOT / "benchmarks/results/memory_base.json")
+    speed = load(ROOT / "benchmarks/results/speed_base.json")
+    lines = ["| system | peak training memory | training time | decoding time, beam 5 |", "|---|---|---|---|"]
+    for name, row in (memory["results"] if memory else {}).items():
+        times = ["-", "-"]
+        if speed and name in speed["results"]:
+            train, _, beam = (speed["results"][name][job] for job in SPEED_JOBS)
+            times = [
+                f"{train['time_ratio']:.2f}x ({train['operation_ratio']:.2f}x operations)",
+                f"{beam['time_ratio']:.2f}x",
+            ]
+        gigabytes = f"{row['peak_bytes'] / 2**30:.2f} GiB ({row['memory_ratio']:.2f}x)"
+        lines.append("| " + " | ".join([f"`{name}`", gigabytes, *times]) + " |")
+    return "\n".join(lines)
 
 
 SPEED_NOTE = (
@@ -111,7 +207,9 @@ def main() -> int:
     stale = False
     for file, name, table in (
         ("README.md", "systems", systems_table()),
+        ("README.md", "past_future", past_future_table()),
         ("docs/paper_index.md", "continued", continued_table()),
+        ("docs/paper_index.md", "memory", memory_table()),
     ):
         path = ROOT / file
         before = path.read_text(encoding="utf-8")

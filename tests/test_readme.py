@@ -59,8 +59,13 @@ def test_reading_agreements(workplace, capsys):
     assert re.search(r"^3 torch\.Size\(\[1, \d+, 2, 12\]\)$", run("agreements", capsys), re.M)
 
 
+def test_guided_routing(workplace, capsys):
+    losses, shape = run("guided", capsys).splitlines()[-2:]
+    assert losses.count("tensor(") == 4 and re.fullmatch(r"torch\.Size\(\[1, \d+, \d+, 3\]\)", shape)
+
+
 def test_every_code_block_is_tested():
-    assert set(CODE) == {"translate", "convert", "agreements"}
+    assert set(CODE) == {"translate", "convert", "agreements", "guided"}
     assert README.count("```python") == len(CODE)
 
 

@@ -23,11 +23,18 @@ SIZES = dict(
     decoder_start_token_id=PAD,
     scale_embedding=True,
     init_std=0.4,
+    guided_capsule_size=5,
+    guided_hidden_size=13,
 )
 
 
+# in the names of parameters that plain Marian does not have
+NEW_PARAMETERS = (".aggregation.", "guided_")
+
+
 def plain_config(**overrides) -> MarianConfig:
-    return MarianConfig(**(SIZES | overrides))
+    sizes = {name: value for name, value in SIZES.items() if not name.startswith("guided_")}
+    return MarianConfig(**(sizes | overrides))
 
 
 def capsule_config(**overrides) -> CapsuleMarianConfig:
@@ -39,7 +46,7 @@ def open_gates(model: CapsuleMarianMTModel) -> CapsuleMarianMTModel:
     generator = torch.Generator().manual_seed(5)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            if ".aggregation." in name:
+            if any(part in name for part in NEW_PARAMETERS):
                 parameter += 0.3 * torch.randn(parameter.shape, generator=generator)
     return model
 

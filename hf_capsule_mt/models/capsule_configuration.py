@@ -8,6 +8,9 @@ AGGREGATIONS = ("none", "linear", "dynamic", "dynamic_routing", "em_routing")
 CAPSULE_INPUTS = ("all_layers", "own_layer")
 LINEAR_INPUTS = ("layers", "votes")
 AGGREGATION_INITS = ("identity", "paper")
+GUIDED_ROUTINGS = ("none", "routing", "classifier", "attention")
+# fields whose default is d_model
+FOLLOW_D_MODEL = ("num_capsules", "aggregation_hidden_size", "guided_hidden_size")
 
 
 class CapsuleConfigMixin:
@@ -23,24 +26,43 @@ class CapsuleConfigMixin:
             the routing systems would route, a control with as many parameters as they have.
         num_capsules (`int`): N, the number of output capsules, a divisor of d_model; each has size d_model / N.
             Defaults to d_model (Figure 2).
-        routing_iterations (`int`): R >= 1 (Figure 3). R = 1 with "dynamic_routing" is the uniform control.
+        routing_iterations (`int`): R >= 1 (Figure 3), of the aggregation and of guided routing. R = 1 with
+            "dynamic_routing" is the uniform control.
         aggregation_init (`str`): "identity" adds the layer-normalised aggregate to the top layer through a gate that
-            starts at zero, so that a converted model starts as its parent; "paper" replaces the top layer by the
-            aggregate, as printed.
+            starts at zero, and lets the guided head start at zero, so that a converted model starts as its parent;
+            "paper" replaces the top layer by the aggregate, as printed, and starts the guided head at random.
         aggregation_hidden_size (`int`): hidden size of F_l and FFN_l, which the paper does not give. Defaults to
             d_model.
         em_inverse_temperature (`float`): final value of the inverse temperature lambda of Eq. 14.
+        guided_routing (`str`): how the source words are assigned to PAST and FUTURE contents at each decoding step
+            (Zheng et al. 2019): "none", "routing" (guided dynamic routing, Alg. 1), or the paper's baselines
+            "classifier" (CLF) and "attention" (ATTN).
+        num_past_capsules, num_future_capsules (`int`): J/2 capsules each, so both must be the same number.
+        num_redundant_capsules (`int`): capsules for words of neither group, 0 for none. "classifier" then has three
+            classes instead of two; "attention" has no such group.
+        guided_capsule_size (`int`): d_c, the size of one of these capsules.
+        guided_hidden_size (`int`): hidden size of the FeedForward that reads the capsules, which the paper does not
+            give. Defaults to d_model.
+        bow_loss_weight, bca_loss_weight (`float`): lambda_1 and lambda_2, the weights of the bag-of-words and the
+            bilingual content agreement loss (1 in the paper); 0 leaves a loss and its parameters out.
         label_smoothing (`float`): label smoothing of the cross-entropy, in [0, 1), applied inside the model.
     """
 
-    keys_to_ignore_at_inference: ClassVar[list[str]] = ["past_key_values", "encoder_agreements", "decoder_agreements"]
+    keys_to_ignore_at_inference: ClassVar[list[str]] = [
+        "past_key_values",
+        "encoder_agreements",
+        "decoder_agreements",
+        "translation_loss",
+        "bow_loss",
+        "bca_loss",
+        "guided_assignment",
+    ]
 
     def __post_init__(self, **kwargs: Any) -> None:
         self._refuse_misspelt(kwargs)
-        if self.num_capsules is None:
-            self.num_capsules = self.d_model
-        if self.aggregation_hidden_size is None:
-            self.aggregation_hidden_size = self.d_model
+        for name in FOLLOW_D_MODEL:
+            if getattr(self, name) is None:
+                setattr(self, name, self.d_model)
         super().__post_init__(**kwargs)
 
     @classmethod
@@ -63,8 +85,7 @@ class CapsuleConfigMixin:
         overrides = {name: kwargs.pop(name) for name in list(kwargs) if name in fields and name != "dtype"}
         # sizes that default to d_model follow it when it is overridden
         if "d_model" in overrides:
-            followers = ("num_capsules", "aggregation_hidden_size")
-            config_dict = {key: value for key, value in config_dict.items() if key not in followers}
+            config_dict = {key: value for key, value in config_dict.items() if key not in FOLLOW_D_MODEL}
         return super().from_dict(config_dict | overrides, **kwargs)
 
     @classmethod
@@ -110,6 +131,33 @@ class CapsuleConfigMixin:
             if getattr(self, name) != 0:
                 raise ValueError(
                     f"{name}={getattr(self, name)} is not supported: layer aggregation reads every layer; set it to 0"
+                )
+
+    def validate_guided_routing(self) -> None:
+        """Checks the fields of guided routing, at construction and at save.
+
+        Raises:
+            ValueError: names the field, its value and what is allowed.
+        """
+        _check_choice("guided_routing", self.guided_routing, GUIDED_ROUTINGS)
+        for name in ("num_past_capsules", "num_future_capsules", "guided_capsule_size", "guided_hidden_size"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)} must be at least 1")
+        if self.num_redundant_capsules < 0:
+            raise ValueError(f"num_redundant_capsules={self.num_redundant_capsules} must be at least 0")
+        if self.num_past_capsules != self.num_future_capsules:
+            raise ValueError(
+                f"num_past_capsules={self.num_past_capsules} and num_future_capsules={self.num_future_capsules} "
+                "must be the same number: half of the capsules are PAST, half are FUTURE"
+            )
+        for name in ("bow_loss_weight", "bca_loss_weight"):
+            weight = getattr(self, name)
+            if not 0 <= weight < float("inf"):
+                raise ValueError(f"{name}={weight} must be a number of at least 0")
+            if weight > 0 and self.guided_routing == "none":
+                raise ValueError(
+                    f"{name}={weight} needs PAST and FUTURE contents: set guided_routing to 'routing', "
+                    "'classifier' or 'attention', or the weight to 0"
                 )
 
     def _refuse_misspelt(self, extra: dict[str, Any]) -> None:

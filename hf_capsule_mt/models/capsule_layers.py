@@ -26,16 +26,17 @@ class InitialisesItself:
 
 
 class CapsuleLinear(InitialisesItself, nn.Linear):
-    """nn.Linear with a normal weight of a given standard deviation and a constant bias at the start."""
+    """nn.Linear with a normal weight of a given standard deviation and a constant bias, or none, at the start."""
 
-    def __init__(self, in_features: int, out_features: int, weight_std: float, bias_value: float = 0.0) -> None:
+    def __init__(self, in_features: int, out_features: int, weight_std: float, bias_value: float | None = 0.0) -> None:
         self.weight_std = weight_std
         self.bias_value = bias_value
-        super().__init__(in_features, out_features)
+        super().__init__(in_features, out_features, bias=bias_value is not None)
 
     def init_weights(self) -> None:
         init.normal_(self.weight, std=self.weight_std)
-        init.constant_(self.bias, self.bias_value)
+        if self.bias_value is not None:
+            init.constant_(self.bias, self.bias_value)
 
 
 class LayerFeedForward(nn.Module):

@@ -4,12 +4,12 @@ Shape alphabet of the project: B batch, S source length, T target length, L inpu
 capsules, D size of one output capsule, R routing iterations. Every function takes any number of leading dimensions
 (written ``...``), keeps no state and owns no parameters.
 
-Inner arithmetic is float32 for float32, bfloat16 and float16 inputs and float64 for float64 inputs; results come back
-in the dtype of the votes, agreements in the inner dtype. Only element-wise operations and reductions are used, so
-autocast does not change the precision.
+Inner arithmetic is float32 for float32, bfloat16 and float16 inputs and float64 for float64 inputs, under autocast as
+well; results come back in the dtype of the votes, agreements in the inner dtype.
 
-Source: Dou et al. 2019, "Dynamic Layer Aggregation for Neural Machine Translation with Routing-by-Agreement"
-(Eq. 5-16, Alg. 1-2), with the EM details of Hinton et al. 2018, "Matrix Capsules with EM Routing".
+Sources: Dou et al. 2019, "Dynamic Layer Aggregation for Neural Machine Translation with Routing-by-Agreement"
+(Eq. 5-16, Alg. 1-2), with the EM details of Hinton et al. 2018, "Matrix Capsules with EM Routing"; Zheng et al. 2019,
+"Dynamic Past and Future for Neural Machine Translation" (Eq. 4-7, Alg. 1, and its baselines CLF and ATTN).
 """
 
 import math
@@ -18,6 +18,8 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+
+from .capsule_kernels import additive_scores
 
 # Variances of EM routing never fall below this: identical votes would otherwise have infinite density.
 VARIANCE_FLOOR = 1e-4
@@ -30,7 +32,8 @@ class RoutingOutput(NamedTuple):
 
     Attributes:
         capsules: output capsules, [..., N, D], in the dtype of the votes.
-        agreement: assignment probabilities C of the last iteration, [..., L, N], summing to one over N.
+        agreement: assignment probabilities C of the last iteration, [..., L, N], summing to one over N. The functions
+            that route source words at every decoding step have [..., T, S, N].
         agreements: the assignment probabilities of every iteration (R tensors), or None unless asked for.
     """
 
@@ -182,13 +185,197 @@ def em_routing(
     )
 
 
+def guided_dynamic_routing(
+    votes: Tensor,
+    vote_terms: Tensor | None,
+    state_terms: Tensor,
+    capsule_weight: Tensor | None,
+    score_weight: Tensor | None,
+    num_iterations: int,
+    mask: Tensor | None = None,
+    *,
+    return_all_agreements: bool = False,
+) -> RoutingOutput:
+    """Guided dynamic routing, Zheng et al. Alg. 1 and Eq. 4-7: at each decoding step t, the S source words are routed.
+
+    The logits grow by ``w . tanh(W_b [z_t; v_ij; Omega_j])``. W_b is taken by blocks, so that only the product with
+    Omega_j depends on the iteration: ``w . tanh(W_z z_t + W_v v_ij + W_o Omega_j)``. The first assignment is uniform,
+    hence its capsules are those of every step and are computed once. The logit update of the last iteration, whose
+    result nothing reads, is skipped.
+
+    The tanh of an iteration, [..., T, S, N, H], is not kept for the backward pass (`additive_scores`).
+
+    Args:
+        votes: v_ij = W_j h_i, [..., S, N, D].
+        vote_terms: W_v v_ij, [..., S, N, H]; like votes, a function of the source alone.
+        state_terms: W_z z_t, [..., T, H].
+        capsule_weight: W_o, [H, D].
+        score_weight: w, [H].
+        num_iterations: R >= 1; with R = 1 the assignment is uniform and the three terms above may be None.
+        mask: [..., S], True for a real source word; padding is assigned to no capsule. A softmax over capsules gives
+            it a probability whatever its logits are, so the probabilities themselves are set to 0.
+        return_all_agreements: also return the agreement of every iteration.
+
+    Returns:
+        RoutingOutput with capsules [..., T, N, D] and agreement c_ij [..., T, S, N].
+
+    Raises:
+        ValueError: if num_iterations < 1, a term is missing, or the mask does not fit the votes.
+    """
+    _check_votes(votes, num_iterations, "[..., S, N, D]")
+    v, real = _by_capsule(votes, mask)
+    shape = (*v.shape[:-2], state_terms.shape[-2], v.shape[-2])
+    # [..., N, 1, S] stands for every step
+    agreement = (real / v.shape[-3]).expand(*v.shape[:-2], 1, v.shape[-2])
+    agreements = []
+    with _no_autocast(votes):
+        logits = v.new_zeros(())
+        if num_iterations > 1:
+            if vote_terms is None or capsule_weight is None or score_weight is None:
+                raise ValueError("more than 1 iteration needs vote_terms, capsule_weight and score_weight")
+            states = state_terms.to(v.dtype).unsqueeze(-3)
+            keys = vote_terms.to(v.dtype).transpose(-3, -2)
+            output_weight, weight = capsule_weight.to(v.dtype).mT, score_weight.to(v.dtype).unsqueeze(0)
+        for iteration in range(num_iterations):
+            agreements.append(agreement.expand(shape))
+            capsules = squash(agreement @ v)
+            if iteration + 1 < num_iterations:
+                queries = states + capsules @ output_weight
+                logits = logits + additive_scores(queries, keys, weight).squeeze(-1)
+                agreement = logits.softmax(dim=-3) * real
+    capsules = capsules.expand(*shape[:-1], -1).transpose(-3, -2)
+    history = tuple(step.movedim(-3, -1) for step in agreements)
+    return RoutingOutput(capsules.to(votes.dtype), history[-1], history if return_all_agreements else None)
+
+
+def guided_classifier(
+    votes: Tensor,
+    keys: Tensor,
+    state_terms: Tensor,
+    score_weight: Tensor,
+    group_sizes: Sequence[int],
+    mask: Tensor | None = None,
+) -> RoutingOutput:
+    """The baseline CLF of Zheng et al. (footnote 5): an MLP classifies each source word at each decoding step.
+
+    Group probabilities are ``softmax_g(w_g . tanh(W_z z_t + W_h h_i))``, and a capsule of group g is the squashed sum
+    of its votes with the probabilities of g as weights (Eq. 4).
+
+    Args:
+        votes: v_ij of the capsules of all groups that have any, in order, [..., S, sum(group_sizes), D].
+        keys: W_h h_i, [..., S, H].
+        state_terms: W_z z_t, [..., T, H].
+        score_weight: w_g, [G, H]; G may exceed len(group_sizes), by groups without capsules (REDUNDANT).
+        group_sizes: number of capsules of each group, such as (PAST, FUTURE).
+        mask: [..., S], True for a real source word.
+
+    Returns:
+        RoutingOutput with capsules [..., T, sum(group_sizes), D] and agreement [..., T, S, G], summing to one over G.
+
+    Raises:
+        ValueError: if the mask or the group sizes do not fit the votes.
+    """
+    _check_groups(votes, group_sizes)
+    v, real = _by_capsule(votes, mask)
+    with _no_autocast(votes):
+        logits = additive_scores(state_terms.to(v.dtype), keys.to(v.dtype), score_weight.to(v.dtype))
+        agreement = logits.softmax(dim=-1).movedim(-1, -3) * real
+        capsules = _group_capsules(agreement, v, group_sizes)
+    return RoutingOutput(capsules.to(votes.dtype), agreement.movedim(-3, -1))
+
+
+def guided_attention(
+    votes: Tensor,
+    keys: Tensor,
+    state_terms: Tensor,
+    score_weight: Tensor,
+    group_sizes: Sequence[int],
+    mask: Tensor | None = None,
+) -> RoutingOutput:
+    """The baseline ATTN of Zheng et al. (section 4.3): one attention per group retrieves its source words.
+
+    The weights ``softmax_i(w_g . tanh(W_z^g z_t + W_h^g h_i))`` are distributed over the source words, so that groups
+    do not compete for a word; a capsule of group g is the squashed sum of its votes with these weights.
+
+    Args:
+        votes: v_ij of the capsules of all groups, in order, [..., S, sum(group_sizes), D].
+        keys: W_h^g h_i, [..., S, G, H].
+        state_terms: W_z^g z_t, [..., T, G, H].
+        score_weight: w_g, [G, H].
+        group_sizes: number of capsules of each of the G groups.
+        mask: [..., S], True for a real source word.
+
+    Returns:
+        RoutingOutput with capsules [..., T, sum(group_sizes), D] and weights [..., T, S, G], summing to one over S.
+
+    Raises:
+        ValueError: if the mask or the group sizes do not fit the votes.
+    """
+    _check_groups(votes, group_sizes)
+    v, real = _by_capsule(votes, mask)
+    with _no_autocast(votes):
+        logits = torch.stack(
+            [
+                additive_scores(queries, group_keys, weight.unsqueeze(0)).squeeze(-1)
+                for queries, group_keys, weight in zip(
+                    state_terms.to(v.dtype).unbind(-2),
+                    keys.to(v.dtype).unbind(-2),
+                    score_weight.to(v.dtype),
+                    strict=True,
+                )
+            ],
+            dim=-3,
+        )
+        # the lowest number, not -inf: a row of padding alone must stay finite
+        weights = logits.masked_fill(real == 0, torch.finfo(v.dtype).min).softmax(dim=-1) * real
+        capsules = _group_capsules(weights, v, group_sizes)
+    return RoutingOutput(capsules.to(votes.dtype), weights.movedim(-3, -1))
+
+
+def _by_capsule(votes: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Votes as [..., N, S, D] in the inner dtype, and the mask as zeros and ones [..., 1, 1, S]."""
+    v = votes.to(inner_dtype(votes.dtype)).transpose(-3, -2)
+    if mask is None:
+        mask = votes.new_ones(votes.shape[:-2])
+    if mask.shape != votes.shape[:-2]:
+        raise ValueError(
+            f"mask must have one value per source word, shape {tuple(votes.shape[:-2])}, but has {tuple(mask.shape)}"
+        )
+    return v, mask.to(v.dtype).unsqueeze(-2).unsqueeze(-2)
+
+
+def _group_capsules(weights: Tensor, votes: Tensor, group_sizes: Sequence[int]) -> Tensor:
+    """Eq. 4 with one weight per group. weights: [..., G, T, S], votes: [..., N, S, D]. Returns [..., T, N, D]."""
+    per_capsule = torch.cat(
+        [
+            weights[..., g : g + 1, :, :].expand(*weights.shape[:-3], size, -1, -1)
+            for g, size in enumerate(group_sizes)
+        ],
+        dim=-3,
+    )
+    return squash(per_capsule @ votes).transpose(-3, -2)
+
+
+def _no_autocast(votes: Tensor) -> torch.autocast:
+    """Autocast would run the matrix products in low precision."""
+    return torch.autocast(votes.device.type, enabled=False)
+
+
+def _check_groups(votes: Tensor, group_sizes: Sequence[int]) -> None:
+    _check_votes(votes, 1, "[..., S, N, D]")
+    if sum(group_sizes) != votes.shape[-2]:
+        raise ValueError(
+            f"group_sizes {tuple(group_sizes)} must add up to the {votes.shape[-2]} capsules that the votes are for"
+        )
+
+
 def _sum_last(inputs: Tensor) -> Tensor:
     """Sum over the D dimensions of a capsule; for D = 1, the usual case, no copy."""
     return inputs.squeeze(-1) if inputs.shape[-1] == 1 else inputs.sum(dim=-1)
 
 
-def _check_votes(votes: Tensor, num_iterations: int) -> None:
+def _check_votes(votes: Tensor, num_iterations: int, expected: str = "[..., L, N, D]") -> None:
     if votes.dim() < 3:
-        raise ValueError(f"votes must have shape [..., L, N, D], but have shape {tuple(votes.shape)}")
+        raise ValueError(f"votes must have shape {expected}, but have shape {tuple(votes.shape)}")
     if num_iterations < 1:
         raise ValueError(f"routing needs at least 1 iteration, got {num_iterations}")

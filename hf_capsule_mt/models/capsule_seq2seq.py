@@ -17,6 +17,7 @@ from transformers.modeling_outputs import (
 )
 from transformers.utils.output_capturing import maybe_install_capturing_hooks
 
+from .capsule_guided import GuidedOutput, GuidedSource
 from .capsule_layers import InitialisesItself, LayerAggregation
 
 Agreements = tuple[torch.FloatTensor, ...]
@@ -24,9 +25,17 @@ Agreements = tuple[torch.FloatTensor, ...]
 
 @dataclass
 class CapsuleEncoderOutput(BaseModelOutput):
-    """Encoder output; agreements: R tensors [B, S, L, N], or None."""
+    """Encoder output.
+
+    Attributes:
+        agreements: R tensors [B, S, L, N], or None.
+        guided_votes, guided_keys: what guided routing needs of the source, from `GuidedSource`. As tensors of the
+            encoder's output they are computed once per source, and `generate` copies them for the beams.
+    """
 
     agreements: Agreements | None = None
+    guided_votes: torch.FloatTensor | None = None
+    guided_keys: torch.FloatTensor | None = None
 
 
 @dataclass
@@ -38,10 +47,12 @@ class CapsuleDecoderOutput(BaseModelOutputWithPastAndCrossAttentions):
 
 @dataclass
 class CapsuleSeq2SeqModelOutput(Seq2SeqModelOutput):
-    """Model output with the agreements of both stacks."""
+    """Model output with the agreements of both stacks and what guided routing needs of the source."""
 
     encoder_agreements: Agreements | None = None
     decoder_agreements: Agreements | None = None
+    guided_votes: torch.FloatTensor | None = None
+    guided_keys: torch.FloatTensor | None = None
 
 
 @dataclass
@@ -52,10 +63,19 @@ class CapsuleSeq2SeqLMOutput(Seq2SeqLMOutput):
         encoder_agreements: assignment probabilities of each routing iteration in the encoder, R tensors
             [B, S, L, N]; only with output_agreements=True and a routing aggregation.
         decoder_agreements: the same in the decoder, R tensors [B, T, L, N].
+        guided_assignment: probability of each source word in the groups PAST, FUTURE and REDUNDANT (if there is one)
+            at each decoding step, last iteration, [B, T, S, G]; 0 for padding; only with output_agreements=True and
+            guided routing. The groups of a word add up to one; with "attention" the words of a group do.
+        translation_loss, bow_loss, bca_loss: the label-smoothed cross-entropy and the unweighted guided losses, each
+            divided by the number of target tokens; only with labels and a guided loss in the config.
     """
 
     encoder_agreements: Agreements | None = None
     decoder_agreements: Agreements | None = None
+    guided_assignment: torch.FloatTensor | None = None
+    translation_loss: torch.FloatTensor | None = None
+    bow_loss: torch.FloatTensor | None = None
+    bca_loss: torch.FloatTensor | None = None
 
 
 class CapsulePreTrainedMixin:
@@ -113,10 +133,25 @@ class AggregatingStackMixin(CapsulePreTrainedMixin):
 
 
 class AggregatingEncoderMixin(AggregatingStackMixin):
-    """Aggregation for an encoder."""
+    """Aggregation for an encoder, and the source side of guided routing."""
 
     stack_name = "encoder"
     stack_output_class = CapsuleEncoderOutput
+
+    def __init__(self, config) -> None:
+        super().__init__(config)
+        self.guided_source = None
+        if config.guided_routing != "none":
+            self.guided_source = GuidedSource(config)
+            self.post_init()
+
+    def forward(self, *args: Any, **kwargs: Any):
+        """As the stack's forward; the output carries the votes of guided routing unless it is a tuple."""
+        outputs = super().forward(*args, **kwargs)
+        if self.guided_source is None or isinstance(outputs, tuple):
+            return outputs
+        votes, keys = self.guided_source(outputs.last_hidden_state)
+        return CapsuleEncoderOutput(**outputs, guided_votes=votes, guided_keys=keys)
 
 
 class AggregatingDecoderMixin(AggregatingStackMixin):
@@ -176,6 +211,10 @@ class CapsuleSeq2SeqModelMixin(CapsulePreTrainedMixin):
             output_agreements=output_agreements,
             **kwargs,
         )
+        votes, keys = getattr(encoder_outputs, "guided_votes", None), getattr(encoder_outputs, "guided_keys", None)
+        if votes is None and self.encoder.guided_source is not None:
+            # the caller brought an encoder output of another class
+            votes, keys = self.encoder.guided_source(encoder_outputs.last_hidden_state)
         outputs = CapsuleSeq2SeqModelOutput(
             last_hidden_state=decoder_outputs.last_hidden_state,
             past_key_values=decoder_outputs.past_key_values,
@@ -187,12 +226,17 @@ class CapsuleSeq2SeqModelMixin(CapsulePreTrainedMixin):
             encoder_attentions=encoder_outputs.attentions,
             encoder_agreements=getattr(encoder_outputs, "agreements", None),
             decoder_agreements=getattr(decoder_outputs, "agreements", None),
+            guided_votes=votes,
+            guided_keys=keys,
         )
         return outputs.to_tuple() if return_dict is False else outputs
 
 
 class CapsuleForConditionalGenerationMixin(CapsulePreTrainedMixin):
-    """The head: logits, the label-smoothed loss, and generation with agreements."""
+    """The head: guided routing, logits, the losses, and generation with agreements.
+
+    The model's __init__ sets `guided_head`.
+    """
 
     # tells the Trainer that the loss is normalised by num_items_in_batch here
     accepts_loss_kwargs = True
@@ -218,7 +262,8 @@ class CapsuleForConditionalGenerationMixin(CapsulePreTrainedMixin):
 
         Args:
             labels (`torch.LongTensor`, [B, T], *optional*): target tokens; -100 is ignored.
-            output_agreements (`bool`, *optional*): return the routing agreements of every iteration.
+            output_agreements (`bool`, *optional*): return the routing agreements of every iteration, and the
+                assignment of guided routing.
             num_items_in_batch (`int`, *optional*): number of target tokens that the loss is divided by, the whole
                 batch's under gradient accumulation or several processes (the Trainer passes it). Defaults to the
                 number of labels that are not ignored.
@@ -249,46 +294,106 @@ class CapsuleForConditionalGenerationMixin(CapsulePreTrainedMixin):
             output_agreements=output_agreements,
             **kwargs,
         )
-        logits = self.lm_head(outputs.last_hidden_state) + self.final_logits_bias
-        loss = None
+        guided = self._guide(outputs, attention_mask)
+        context = outputs.last_hidden_state if guided is None else guided.context
+        logits = self.lm_head(context) + self.final_logits_bias
+        losses = {}
         if labels is not None:
-            loss = self.label_smoothed_loss(logits, labels, num_items_in_batch)
-        fields = {name: value for name, value in outputs.items() if name != "last_hidden_state"}
-        result = CapsuleSeq2SeqLMOutput(loss=loss, logits=logits, **fields)
+            labels = labels.to(logits.device)
+            losses = self._losses(logits, guided, outputs.last_hidden_state, labels, num_items_in_batch)
+        dropped = ("last_hidden_state", "guided_votes", "guided_keys")
+        result = CapsuleSeq2SeqLMOutput(
+            logits=logits,
+            guided_assignment=guided.assignment if guided is not None and output_agreements else None,
+            **losses,
+            **{name: value for name, value in outputs.items() if name not in dropped},
+        )
         return result.to_tuple() if return_dict is False else result
 
-    def label_smoothed_loss(
-        self, logits: Tensor, labels: Tensor, num_items_in_batch: Tensor | int | None = None
-    ) -> Tensor:
-        """Cross-entropy with config.label_smoothing, summed over target tokens and divided by their number.
+    def _guide(self, outputs: CapsuleSeq2SeqModelOutput, attention_mask: Tensor | None) -> GuidedOutput | None:
+        """Guided routing on top of the decoder, if there is any."""
+        if self.guided_head is None:
+            return None
+        mask = None if attention_mask is None else attention_mask.bool()
+        return self.guided_head(outputs.last_hidden_state, outputs.guided_votes, outputs.guided_keys, mask)
+
+    def _losses(
+        self,
+        logits: Tensor,
+        guided: GuidedOutput | None,
+        states: Tensor,
+        labels: Tensor,
+        num_items_in_batch: Tensor | int | None,
+    ) -> dict[str, Tensor]:
+        """The total "loss" and, if there are guided losses, its parts; each a sum over target tokens, divided by their
+        number.
+        """
+        if num_items_in_batch is None:
+            num_items_in_batch = (labels != -100).sum().clamp_min(1)
+        elif isinstance(num_items_in_batch, Tensor):
+            num_items_in_batch = num_items_in_batch.to(logits.device)
+        loss = self.label_smoothed_loss(logits, labels) / num_items_in_batch
+        if guided is None:
+            return {"loss": loss}
+        sums = self.guided_head.losses(guided, states, labels, self.lm_head.weight)
+        if not sums:
+            return {"loss": loss}
+        parts = {name: total / num_items_in_batch for name, total in sums.items()}
+        weighted = [getattr(self.config, f"{name}_weight") * part for name, part in parts.items()]
+        return {"loss": loss + sum(weighted), "translation_loss": loss, **parts}
+
+    def label_smoothed_loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Cross-entropy with config.label_smoothing, summed over target tokens.
 
         Args:
             logits: [B, T, V].
             labels: [B, T]; -100 is ignored.
-            num_items_in_batch: the divisor; defaults to the number of labels that are not ignored.
         """
-        labels = labels.to(logits.device)
-        total = nn.functional.cross_entropy(
+        return nn.functional.cross_entropy(
             logits.flatten(0, 1).float() if logits.dtype != torch.float64 else logits.flatten(0, 1),
             labels.flatten(),
             reduction="sum",
             label_smoothing=float(self.config.label_smoothing),
         )
-        if num_items_in_batch is None:
-            num_items_in_batch = (labels != -100).sum().clamp_min(1)
-        elif isinstance(num_items_in_batch, Tensor):
-            num_items_in_batch = num_items_in_batch.to(total.device)
-        return total / num_items_in_batch
+
+    @torch.no_grad()
+    def bag_of_words_log_probs(
+        self,
+        input_ids: torch.LongTensor,
+        attention_mask: Tensor | None = None,
+        decoder_input_ids: torch.LongTensor | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """What the PAST and FUTURE capsules predict: log p_PRE and log p_SUB of every word (section 3.3).
+
+        Args:
+            input_ids, attention_mask: source, [B, S].
+            decoder_input_ids: target shifted to the right, [B, T].
+
+        Returns:
+            Two tensors [B, T, V].
+
+        Raises:
+            ValueError: if the model was built without the bag-of-words loss.
+        """
+        outputs = self.model(
+            input_ids, attention_mask=attention_mask, decoder_input_ids=decoder_input_ids, use_cache=False
+        )
+        guided = self._guide(outputs, attention_mask)
+        if guided is None:
+            raise ValueError("the model has no bag-of-words predictor: its config has guided_routing='none'")
+        past = self.lm_head(self.guided_head.bow_contents("past", guided.past))
+        future = self.lm_head(self.guided_head.bow_contents("future", guided.future))
+        return past.log_softmax(dim=-1), future.log_softmax(dim=-1)
 
     @torch.no_grad()
     def generate(self, inputs: Tensor | None = None, *args: Any, output_agreements: bool | None = None, **kwargs: Any):
         """As transformers' generate, and:
 
         Args:
-            output_agreements (`bool`, *optional*): also return `encoder_agreements` and `decoder_agreements` of the
-                returned sequences; implies return_dict_in_generate. Position t of decoder_agreements belongs to the
-                step that produced token t + 1. They come from one more forward pass over the finished sequences, so
-                that they follow the chosen beams and cost nothing otherwise.
+            output_agreements (`bool`, *optional*): also return `encoder_agreements`, `decoder_agreements` and
+                `guided_assignment` of the returned sequences; implies return_dict_in_generate. Position t of the last
+                two belongs to the step that produced token t + 1. They come from one more forward pass over the
+                finished sequences, so that they follow the chosen beams and cost nothing otherwise.
 
         Raises:
             ValueError: if agreements are asked for without input_ids.
@@ -312,4 +417,5 @@ class CapsuleForConditionalGenerationMixin(CapsulePreTrainedMixin):
         )
         generated["encoder_agreements"] = forced.encoder_agreements
         generated["decoder_agreements"] = forced.decoder_agreements
+        generated["guided_assignment"] = forced.guided_assignment
         return generated

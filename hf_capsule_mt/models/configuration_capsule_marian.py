@@ -8,7 +8,7 @@ from .capsule_configuration import CapsuleConfigMixin
 
 @strict
 class CapsuleMarianConfig(CapsuleConfigMixin, MarianConfig):
-    """A MarianConfig with layer aggregation; the capsule fields are documented in CapsuleConfigMixin.
+    """A MarianConfig with layer aggregation and guided routing; CapsuleConfigMixin documents the capsule fields.
 
     A plain Marian config is a valid starting point: `CapsuleMarianConfig.from_pretrained(plain_checkpoint,
     aggregation="em_routing")` keeps its architecture and adds the systems asked for.
@@ -27,6 +27,14 @@ class CapsuleMarianConfig(CapsuleConfigMixin, MarianConfig):
     aggregation_init: str = "identity"
     aggregation_hidden_size: int | None = None
     em_inverse_temperature: float | int = 1.0
+    guided_routing: str = "none"
+    num_past_capsules: int = 2
+    num_future_capsules: int = 2
+    num_redundant_capsules: int = 2
+    guided_capsule_size: int = 256
+    guided_hidden_size: int | None = None
+    bow_loss_weight: float | int = 0.0
+    bca_loss_weight: float | int = 0.0
     label_smoothing: float | int = 0.0
 
 

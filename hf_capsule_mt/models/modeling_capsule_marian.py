@@ -1,4 +1,4 @@
-"""Marian with dynamic layer aggregation (Dou et al. 2019)."""
+"""Marian with dynamic layer aggregation (Dou et al. 2019) and guided dynamic routing (Zheng et al. 2019)."""
 
 import torch
 from torch import nn
@@ -10,6 +10,7 @@ from transformers.models.marian.modeling_marian import (
     MarianPreTrainedModel,
 )
 
+from .capsule_guided import guided_head
 from .capsule_seq2seq import (
     AggregatingDecoderMixin,
     AggregatingEncoderMixin,
@@ -53,7 +54,7 @@ class CapsuleMarianModel(CapsuleSeq2SeqModelMixin, MarianModel):
 
 
 class CapsuleMarianMTModel(CapsuleForConditionalGenerationMixin, MarianMTModel):
-    """Marian for translation with layer aggregation; every system of Dou et al. 2019 by its config.
+    """Marian for translation with layer aggregation and guided routing; every system by its config.
 
     `from_pretrained` also takes a plain Marian checkpoint and capsule options:
     `CapsuleMarianMTModel.from_pretrained(plain, aggregation="em_routing")`.
@@ -73,6 +74,7 @@ class CapsuleMarianMTModel(CapsuleForConditionalGenerationMixin, MarianMTModel):
         target_vocab_size = config.vocab_size if config.share_encoder_decoder_embeddings else config.decoder_vocab_size
         self.final_logits_bias = nn.Buffer(torch.zeros((1, target_vocab_size)))
         self.lm_head = nn.Linear(config.d_model, target_vocab_size, bias=False)
+        self.guided_head = guided_head(config)
         self.post_init()
 
     def resize_token_embeddings(

@@ -22,7 +22,7 @@ def dynamic_routing(votes: Tensor, num_iterations: int) -> tuple[Tensor, list[Te
     b = [[votes.new_zeros(()) for _ in range(num_capsules)] for _ in range(num_layers)]
     history = []
     for _ in range(num_iterations):
-        c = [_softmax(row) for row in b]  # line 4, Eq. 9
+        c = [softmax(row) for row in b]  # line 4, Eq. 9
         omega = []
         for n in range(num_capsules):  # line 5, Eq. 5-6
             s_n = sum(c[layer][n] * votes[layer, n] for layer in range(num_layers))
@@ -79,7 +79,8 @@ def em_routing(
     return torch.stack([omega_activation[n] * mu[n] for n in range(num_capsules)]), history
 
 
-def _softmax(logits: list[Tensor]) -> list[Tensor]:
+def softmax(logits: list[Tensor]) -> list[Tensor]:
+    """Softmax of a list of scalars, Eq. 9."""
     exponentials = [torch.exp(logit) for logit in logits]
     total = sum(exponentials)
     return [e / total for e in exponentials]

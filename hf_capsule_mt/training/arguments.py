@@ -38,13 +38,13 @@ REGULARISATION_DEFAULTS = {"dropout": 0.1, "attention_dropout": 0.0, "activation
 
 @dataclass
 class ModelArguments:
-    """The model: a checkpoint to start from, or the sizes of a new one, and its layer aggregation."""
+    """The model: a checkpoint to start from, or the sizes of a new one, its layer aggregation and guided routing."""
 
     _argument_group_name = "model"
 
     model_name_or_path: str | None = argument(
         "Start from this plain Marian or capsule checkpoint (folder or Hub name); by default a new model is built. "
-        "A checkpoint keeps its own architecture, but takes the aggregation, dropout and label smoothing given here."
+        "A checkpoint keeps its own architecture, but takes the systems, dropout and label smoothing given here."
     )
     d_model: int | None = argument("Hidden size; new model: 512.")
     encoder_layers: int | None = argument("New model: 6.")
@@ -73,6 +73,18 @@ class ModelArguments:
     aggregation_init: Literal["identity", "paper"] | None = argument("New model: identity.")
     aggregation_hidden_size: int | None = argument("Hidden size of the vote networks; new model: d_model.")
     em_inverse_temperature: float | None = argument("Final inverse temperature of EM routing; new model: 1.")
+    guided_routing: Literal["none", "routing", "classifier", "attention"] | None = argument(
+        "How source words are assigned to PAST and FUTURE at each step (Zheng et al. 2019); new model: none."
+    )
+    num_past_capsules: int | None = argument("As many as num_future_capsules; new model: 2.")
+    num_future_capsules: int | None = argument("New model: 2.")
+    num_redundant_capsules: int | None = argument("For words of neither group, may be 0; new model: 2.")
+    guided_capsule_size: int | None = argument("Size of a PAST or FUTURE capsule; new model: 256.")
+    guided_hidden_size: int | None = argument("Hidden size of the guided head; new model: d_model.")
+    bow_loss_weight: float | None = argument("Of the bag-of-words loss of guided routing (paper: 1); new model: 0.")
+    bca_loss_weight: float | None = argument(
+        "Of the bilingual content agreement loss of guided routing (paper: 1); new model: 0."
+    )
 
     def given(self) -> dict[str, Any]:
         """The config fields that were given, by name."""

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from datasets import Dataset
-from transformers import EarlyStoppingCallback, TrainerCallback, TrainerState
+from transformers import EarlyStoppingCallback, PreTrainedConfig, TrainerCallback, TrainerState
 from transformers.utils.logging import disable_progress_bar
 
 from ..evaluation.scores import score
@@ -115,10 +115,21 @@ def describe(setup: Setup, trainer: CapsuleSeq2SeqTrainer) -> str:
             sizes.append(f"{len(part):,} {name} pairs")
     return (
         f"{data.source_lang}-{data.target_lang}: {', '.join(sizes)}, {len(setup.tokenizer):,} tokens\n"
-        f"{config.model_type}, aggregation {config.aggregation}: {setup.model.num_parameters():,} parameters; "
+        f"{config.model_type}, {systems(config)}: {setup.model.num_parameters():,} parameters; "
         f"{total_steps(trainer):,} updates of about {trainer.get_total_train_batch_size(training)} sentences, "
         f"{trainer.batch_sampler.num_updates:,} per epoch -> {training.output_dir}"
     )
+
+
+def systems(config: PreTrainedConfig) -> str:
+    """The systems that a model consists of, in words."""
+    names = [f"aggregation {config.aggregation}"]
+    if config.guided_routing != "none":
+        names.append(f"guided routing {config.guided_routing}")
+    for name in ("bow_loss_weight", "bca_loss_weight"):
+        if getattr(config, name) > 0:
+            names.append(f"{name} {getattr(config, name):g}")
+    return ", ".join(names)
 
 
 def total_steps(trainer: CapsuleSeq2SeqTrainer) -> int:

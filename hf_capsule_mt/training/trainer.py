@@ -20,6 +20,9 @@ from ..evaluation.translate import translate
 from .arguments import CapsuleSeq2SeqTrainingArguments
 from .callbacks import EpochCallback, ThroughputCallback, TokenProgressCallback
 
+# of the model's output, in the order in which they are logged
+LOSS_PARTS = ("translation_loss", "bow_loss", "bca_loss")
+
 
 class CapsuleSeq2SeqTrainer(Seq2SeqTrainer):
     """
@@ -47,6 +50,8 @@ class CapsuleSeq2SeqTrainer(Seq2SeqTrainer):
         callbacks: Sequence[TrainerCallback] = (),
     ) -> None:
         self.target_lang = target_lang
+        self._loss_parts: dict[str, torch.Tensor] = {}
+        self._parts_since = 0
         self.batch_sampler = TokenBatchSampler(
             train_dataset.lengths,
             args.max_tokens_per_batch,
@@ -106,6 +111,22 @@ class CapsuleSeq2SeqTrainer(Seq2SeqTrainer):
         share = 1 if num_items_in_batch is None else self.current_gradient_accumulation_steps
         self.throughput.tokens += float(tokens) / share
         return super().training_step(model, inputs, num_items_in_batch)
+
+    def compute_loss(
+        self,
+        model: nn.Module,
+        inputs: dict[str, Any],
+        return_outputs: bool = False,
+        num_items_in_batch: torch.Tensor | int | None = None,
+    ) -> Any:
+        """As the parent's; sums up the parts of the loss, which `log` reports, where the model has several."""
+        loss, outputs = super().compute_loss(model, inputs, return_outputs=True, num_items_in_batch=num_items_in_batch)
+        if not self._loss_parts:
+            self._parts_since = self.state.global_step
+        for name in LOSS_PARTS:
+            if (part := outputs.get(name)) is not None:
+                self._loss_parts[name] = self._loss_parts.get(name, 0) + part.detach()
+        return (loss, outputs) if return_outputs else loss
 
     def translate(self, sentences: Sequence[str], description: str = "", **generate_kwargs: Any) -> list[str]:
         """
@@ -177,10 +198,24 @@ class CapsuleSeq2SeqTrainer(Seq2SeqTrainer):
         return options
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """As the parent's; entries of the training loss get the speed."""
+        """As the parent's; entries of the training loss get the parts of the loss and the speed."""
         if "loss" in logs:
+            logs.update(self._measure_loss_parts())
             logs.update(self.throughput.measure())
         super().log(logs, start_time)
+
+    def _measure_loss_parts(self) -> dict[str, float]:
+        """The parts of the loss, means over the updates since the last call.
+
+        Each part is divided by the target tokens of its whole update, so that micro-batches and processes add up.
+        """
+        updates = max(self.state.global_step - self._parts_since, 1)
+        reduction = "sum" if self.args.average_tokens_across_devices else "mean"
+        parts, self._loss_parts = self._loss_parts, {}
+        return {
+            name: round(self.accelerator.reduce(total, reduction=reduction).item() / updates, 4)
+            for name, total in parts.items()
+        }
 
     def _issue_warnings_after_load(self, load_result: Any) -> None:
         missing = absent_weights(self.model, load_result.missing_keys)

@@ -1,6 +1,7 @@
 """Configurations: what is refused, and that the message names the field, the value and the remedy."""
 
 import logging
+import math
 
 import pytest
 from huggingface_hub.errors import StrictDataclassError
@@ -26,6 +27,28 @@ BAD_VALUES = {
     "init": ({"aggregation_init": "zero"}, "choose one of identity, paper"),
     "hidden size": ({"aggregation_hidden_size": 0}, "aggregation_hidden_size=0 must be at least 1"),
     "temperature": ({"em_inverse_temperature": 0}, "em_inverse_temperature=0 must be greater than 0"),
+    "unknown guided routing": ({"guided_routing": "gdr"}, "choose one of none, routing, classifier, attention"),
+    "odd number of capsules": (
+        {"num_past_capsules": 3},
+        "num_past_capsules=3 and num_future_capsules=2 must be the same",
+    ),
+    "no past capsules": ({"num_past_capsules": 0, "num_future_capsules": 0}, "num_past_capsules=0 must be at least 1"),
+    "no future capsules": ({"num_future_capsules": 0}, "num_future_capsules=0 must be at least 1"),
+    "half a capsule": ({"num_past_capsules": 1.5}, "num_past_capsules"),
+    "redundant negative": ({"num_redundant_capsules": -1}, "num_redundant_capsules=-1 must be at least 0"),
+    "capsule size": ({"guided_capsule_size": 0}, "guided_capsule_size=0 must be at least 1"),
+    "guided hidden size": ({"guided_hidden_size": 0}, "guided_hidden_size=0 must be at least 1"),
+    "bow negative": ({"guided_routing": "routing", "bow_loss_weight": -1.0}, "bow_loss_weight=-1.0 must be a number"),
+    "bca nan": ({"guided_routing": "routing", "bca_loss_weight": math.nan}, "bca_loss_weight=nan must be a number"),
+    "bow without routing": (
+        {"bow_loss_weight": 1.0},
+        "bow_loss_weight=1.0 needs PAST and FUTURE contents: set guided",
+    ),
+    "bca without routing": (
+        {"bca_loss_weight": 0.5},
+        "bca_loss_weight=0.5 needs PAST and FUTURE contents: set guided",
+    ),
+    "misspelt guided field": ({"bow_loss_wieght": 1.0}, "did you mean 'bow_loss_weight'"),
     "misspelt": ({"agregation": "none"}, "unknown configuration field 'agregation'; did you mean 'aggregation'"),
     "misspelt parent field": ({"encoder_layer": 2}, "did you mean 'encoder_layers'"),
 }

@@ -60,6 +60,65 @@ def test_logged_loss_is_the_smoothed_cross_entropy_per_target_token(command):
     assert run.losses == [pytest.approx(expected.item(), rel=1e-5)]
 
 
+GUIDED = dict(
+    aggregation="none",
+    guided_routing="routing",
+    guided_capsule_size=5,
+    bow_loss_weight=1.0,
+    bca_loss_weight=0.5,
+)
+
+
+def logged_parts(run) -> list[dict[str, float]]:
+    names = ("loss", "translation_loss", "bow_loss", "bca_loss")
+    return [{name: entry[name] for name in names} for entry in run.trainer.state.log_history if "loss" in entry]
+
+
+def test_guided_losses_are_logged_apart_and_add_up_over_micro_batches(command, tmp_path):
+    options = dict(eval_strategy="no", save_strategy="no", dropout=0.0, max_steps=4, max_grad_norm=0, **GUIDED)
+    whole = train(command, max_tokens_per_batch=300, output_dir=tmp_path / "whole", logging_steps=1, **options)
+    parts = train(
+        command,
+        max_tokens_per_batch=100,
+        gradient_accumulation_steps=3,
+        output_dir=tmp_path / "parts",
+        logging_steps=1,
+        **options,
+    )
+    rarely = train(command, max_tokens_per_batch=300, output_dir=tmp_path / "rarely", logging_steps=2, **options)
+    logged = logged_parts(whole)
+    for entry, other in zip(logged, logged_parts(parts), strict=True):
+        assert entry["loss"] == pytest.approx(
+            entry["translation_loss"] + entry["bow_loss"] + 0.5 * entry["bca_loss"], abs=3e-4
+        )
+        assert min(entry.values()) > 0.1
+        assert other == pytest.approx(entry, rel=1e-4, abs=2e-4)
+    for one, other in zip(whole.gradients, parts.gradients, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+    for index, entry in enumerate(logged_parts(rarely)):
+        mean = {name: (logged[2 * index][name] + logged[2 * index + 1][name]) / 2 for name in entry}
+        assert entry == pytest.approx(mean, abs=2e-4)
+
+
+def test_a_model_without_guided_losses_logs_one_loss(command):
+    run = train(command, eval_strategy="no", save_strategy="no", max_steps=2, logging_steps=1)
+    assert not any("loss" in name and name != "loss" for entry in run.trainer.state.log_history[:-1] for name in entry)
+
+
+def test_resumed_run_logs_the_parts_of_its_own_updates(command, tmp_path):
+    options = dict(
+        eval_strategy="no", save_steps=4, logging_steps=2, dropout=0.0, output_dir=tmp_path / "run", **GUIDED
+    )
+    straight = train(command, max_steps=8, **options | {"output_dir": tmp_path / "straight"})
+    train(command, max_steps=4, **options)
+    trainer = build_trainer(prepare(parse_arguments(command(max_steps=8, resume_from_checkpoint="true", **options))))
+    trainer.train(resume_from_checkpoint=str(tmp_path / "run" / "checkpoint-4"))
+    resumed = logged_parts(SimpleNamespace(trainer=trainer))
+    assert len(resumed) == 4
+    for entry, expected in zip(resumed, logged_parts(straight), strict=True):
+        assert entry == pytest.approx(expected, rel=1e-4, abs=2e-4)
+
+
 def test_tokens_are_counted_without_padding(command):
     run = train(command, save_strategy="no", max_steps=12, gradient_accumulation_steps=2, max_tokens_per_batch=150)
     # Two epochs.

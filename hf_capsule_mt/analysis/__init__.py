@@ -1,0 +1,1 @@
+"""Probes of what trained models have learnt; needs the extra `analysis`."""

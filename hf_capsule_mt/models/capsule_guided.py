@@ -1,0 +1,255 @@
+"""Modules that own the parameters of guided routing: PAST and FUTURE source contents (Zheng et al. 2019).
+
+Shapes: B batch, S source length, T target length, d model width, N capsules of size D (PAST, FUTURE and, with
+"routing", REDUNDANT ones, in this order), G groups of capsules, V vocabulary.
+
+What depends on the source alone, the votes and their part of the scores, is in `GuidedSource`, which belongs to the
+encoder: it runs once per source sentence. What depends on the decoding step is in a `GuidedHead`, between the decoder
+and the output projection.
+"""
+
+import math
+from typing import NamedTuple, cast
+
+import torch
+from torch import Tensor, nn
+from transformers import initialization as init
+from transformers.activations import ACT2FN
+
+from .capsule_layers import CapsuleLinear, InitialisesItself
+from .capsule_losses import bag_of_words_loss, content_agreement_loss
+from .capsule_routing import RoutingOutput, guided_attention, guided_classifier, guided_dynamic_routing
+
+
+def num_guided_capsules(config) -> int:
+    """N: capsules that the source words vote for; only "routing" gives the redundant ones votes of their own."""
+    shown = config.num_past_capsules + config.num_future_capsules
+    return shown + config.num_redundant_capsules if config.guided_routing == "routing" else shown
+
+
+class GuidedSource(nn.Module):
+    """The source side of guided routing: votes v_ij = W_j h_i (Eq. 5) and the terms of the scores that depend on them.
+
+    The keys are W_v v_ij, one per capsule, for "routing" (the block of W_b in Eq. 7 that reads the votes); W_h h_i for
+    "classifier"; W_h^g h_i, one per group, for "attention".
+    """
+
+    def __init__(self, config) -> None:
+        super().__init__()
+        width, size = config.d_model, config.guided_capsule_size
+        self.capsule_size = size
+        self.num_capsules = num_guided_capsules(config)
+        self.system = config.guided_routing
+        self.vote_proj = CapsuleLinear(width, self.num_capsules * size, 1 / math.sqrt(width), bias_value=None)
+        self.key_proj: CapsuleLinear | None = None
+        if self.system != "routing":
+            outputs = size * (2 if self.system == "attention" else 1)
+            self.key_proj = CapsuleLinear(width, outputs, 1 / math.sqrt(width), bias_value=None)
+        elif config.routing_iterations > 1:
+            self.key_proj = CapsuleLinear(size, size, 1 / math.sqrt(size), bias_value=None)
+
+    def forward(self, hidden_states: Tensor) -> tuple[Tensor, Tensor]:
+        """hidden_states: encoder output h, [B, S, d].
+
+        Returns:
+            votes [B, S, N, D], and keys: [B, S, N, D] for "routing" ([B, S, N, 0] with one iteration, which scores
+            nothing), [B, S, D] for "classifier", [B, S, 2, D] for "attention".
+        """
+        votes = self.vote_proj(hidden_states).unflatten(-1, (self.num_capsules, self.capsule_size))
+        if self.key_proj is None:
+            return votes, votes[..., :0]
+        keys = self.key_proj(votes if self.system == "routing" else hidden_states)
+        return votes, keys.unflatten(-1, (2, self.capsule_size)) if self.system == "attention" else keys
+
+
+class GuidedOutput(NamedTuple):
+    """What a guided head computes for every decoding step.
+
+    Attributes:
+        context: the holistic context o, [B, T, d].
+        past, future: concatenated PAST and FUTURE capsules, [B, T, K] with K = D * the number of capsules.
+        assignment: probability of each source word in each group, [B, T, S, G].
+    """
+
+    context: Tensor
+    past: Tensor
+    future: Tensor
+    assignment: Tensor
+
+
+class GuidedHead(InitialisesItself, nn.Module):
+    """o = FeedForward(z, PAST, FUTURE) + z, and the guided losses on PAST and FUTURE (section 3.2-3.3).
+
+    The feed-forward network has one hidden layer of guided_hidden_size; its last map starts at zero with
+    aggregation_init="identity", so that o = z. Capsules, whose length is below 1, are read times sqrt(D): then their
+    dimensions are of the size of z's, and the weights can absorb the factor.
+
+    The losses' projections exist only where the loss has a weight.
+    """
+
+    def __init__(self, config) -> None:
+        super().__init__()
+        width, size = config.d_model, config.guided_capsule_size
+        self.num_past, self.num_future = config.num_past_capsules, config.num_future_capsules
+        self.scale = math.sqrt(size)
+        self.activation_fn = ACT2FN[config.activation_function]
+        past, future = self.num_past * size, self.num_future * size
+        inputs, hidden = width + past + future, config.guided_hidden_size
+        self.input_proj = CapsuleLinear(inputs, hidden, math.sqrt(2 / inputs), bias_value=0.0)
+        output_std = 0.0 if config.aggregation_init == "identity" else 1 / math.sqrt(hidden)
+        self.output_proj = CapsuleLinear(hidden, width, output_std, bias_value=0.0)
+        self.bow_proj: nn.ModuleDict | None = None
+        if config.bow_loss_weight > 0:
+            self.bow_proj = nn.ModuleDict(
+                {
+                    bag: CapsuleLinear(features, width, 1 / math.sqrt(features), bias_value=None)
+                    for bag, features in (("past", past), ("future", future))
+                }
+            )
+        self.bca_proj: nn.ModuleDict | None = None
+        if config.bca_loss_weight > 0:
+            # z has dimensions of unit size, a capsule has a length of about one
+            std = 1 / math.sqrt(width * size)
+            self.bca_proj = nn.ModuleDict(
+                {
+                    bag: CapsuleLinear(width, features, std, bias_value=None)
+                    for bag, features in (("past", past), ("future", future))
+                }
+            )
+
+    def forward(self, states: Tensor, votes: Tensor, keys: Tensor, mask: Tensor | None) -> GuidedOutput:
+        """states: z, [B, T, d]; votes, keys: from GuidedSource; mask: [B, S], True for a real source word."""
+        routed = self.route(states, votes, keys, mask)
+        past = routed.capsules[..., : self.num_past, :].flatten(-2)
+        future = routed.capsules[..., self.num_past : self.num_past + self.num_future, :].flatten(-2)
+        inputs = torch.cat([states, self.scale * past, self.scale * future], dim=-1)
+        context = self.output_proj(self.activation_fn(self.input_proj(inputs))) + states
+        return GuidedOutput(context, past, future, self.group_probabilities(routed.agreement))
+
+    def route(self, states: Tensor, votes: Tensor, keys: Tensor, mask: Tensor | None) -> RoutingOutput:
+        """Routes the source words at each decoding step. Returns capsules [B, T, >= P + F, D] and agreement."""
+        raise NotImplementedError
+
+    def group_probabilities(self, agreement: Tensor) -> Tensor:
+        """agreement of `route`. Returns [B, T, S, G]."""
+        return agreement
+
+    def losses(
+        self, guided: GuidedOutput, states: Tensor, labels: Tensor, output_embedding: Tensor
+    ) -> dict[str, Tensor]:
+        """The guided losses that have a weight, unweighted sums over the target positions.
+
+        Args:
+            guided: from forward.
+            states: z, [B, T, d].
+            labels: [B, T]; -100 is ignored.
+            output_embedding: E, [V, d], shared with the output projection.
+
+        Returns:
+            "bow_loss" and "bca_loss", as far as configured.
+        """
+        groups = {"past": guided.past, "future": guided.future}
+        losses = {}
+        if self.bow_proj is not None:
+            bags = [
+                bag_of_words_loss(self.bow_contents(bag, capsules), output_embedding, labels, bag)
+                for bag, capsules in groups.items()
+            ]
+            losses["bow_loss"] = torch.stack(bags).sum()
+        if self.bca_proj is not None:
+            sides = [
+                content_agreement_loss(capsules, states, cast(nn.Linear, self.bca_proj[bag]).weight, labels, bag)
+                for bag, capsules in groups.items()
+            ]
+            losses["bca_loss"] = torch.stack(sides).sum()
+        return losses
+
+    def bow_contents(self, bag: str, capsules: Tensor) -> Tensor:
+        """W_BOW Omega, [B, T, d], of the capsules of a group [B, T, K]."""
+        if self.bow_proj is None:
+            raise ValueError("the model has no bag-of-words predictor: its config has bow_loss_weight=0")
+        return self.bow_proj[bag](self.scale * capsules)
+
+
+class RoutingHead(GuidedHead):
+    """Guided dynamic routing, Alg. 1: W_b and w of Eq. 7, by blocks; none of them exists with one iteration."""
+
+    def __init__(self, config) -> None:
+        super().__init__(config)
+        width, size = config.d_model, config.guided_capsule_size
+        self.num_redundant = config.num_redundant_capsules
+        self.num_iterations = config.routing_iterations
+        self.score_weight: nn.Parameter | None = None
+        if self.num_iterations > 1:
+            self.state_proj = CapsuleLinear(width, size, 1 / math.sqrt(width), bias_value=None)
+            # a capsule's length is about one, so its product has dimensions of unit size
+            self.capsule_proj = CapsuleLinear(size, size, 1.0, bias_value=None)
+            self.score_weight = nn.Parameter(torch.empty(size))
+
+    def init_weights(self) -> None:
+        """Scores start with a standard deviation of about one."""
+        if self.score_weight is not None:
+            init.normal_(self.score_weight, std=1 / math.sqrt(self.score_weight.shape[-1]))
+
+    def route(self, states: Tensor, votes: Tensor, keys: Tensor, mask: Tensor | None) -> RoutingOutput:
+        if self.score_weight is None:
+            # nothing is scored; only the number of steps counts
+            return guided_dynamic_routing(votes, None, states, None, None, 1, mask)
+        return guided_dynamic_routing(
+            votes,
+            keys,
+            self.state_proj(states),
+            self.capsule_proj.weight,
+            self.score_weight,
+            self.num_iterations,
+            mask,
+        )
+
+    def group_probabilities(self, agreement: Tensor) -> Tensor:
+        """Sums over the capsules of a group."""
+        sizes = [self.num_past, self.num_future] + [self.num_redundant] * (self.num_redundant > 0)
+        return torch.stack([group.sum(dim=-1) for group in agreement.split(sizes, dim=-1)], dim=-1)
+
+
+class ClassifierHead(GuidedHead):
+    """CLF: one hidden layer over (z_t, h_i) and a softmax over PAST, FUTURE and, if configured, REDUNDANT."""
+
+    def __init__(self, config) -> None:
+        super().__init__(config)
+        width, size = config.d_model, config.guided_capsule_size
+        self.state_proj = CapsuleLinear(width, size, 1 / math.sqrt(width), bias_value=None)
+        self.score_weight = nn.Parameter(torch.empty(3 if config.num_redundant_capsules > 0 else 2, size))
+
+    def init_weights(self) -> None:
+        """Scores start with a standard deviation of about one."""
+        init.normal_(self.score_weight, std=1 / math.sqrt(self.score_weight.shape[-1]))
+
+    def route(self, states: Tensor, votes: Tensor, keys: Tensor, mask: Tensor | None) -> RoutingOutput:
+        sizes = (self.num_past, self.num_future)
+        return guided_classifier(votes, keys, self.state_proj(states), self.score_weight, sizes, mask)
+
+
+class AttentionHead(GuidedHead):
+    """ATTN: two additive attentions, one for PAST and one for FUTURE."""
+
+    def __init__(self, config) -> None:
+        super().__init__(config)
+        width, size = config.d_model, config.guided_capsule_size
+        self.state_proj = CapsuleLinear(width, 2 * size, 1 / math.sqrt(width), bias_value=None)
+        self.score_weight = nn.Parameter(torch.empty(2, size))
+
+    def init_weights(self) -> None:
+        """Scores start with a standard deviation of about one."""
+        init.normal_(self.score_weight, std=1 / math.sqrt(self.score_weight.shape[-1]))
+
+    def route(self, states: Tensor, votes: Tensor, keys: Tensor, mask: Tensor | None) -> RoutingOutput:
+        queries = self.state_proj(states).unflatten(-1, (2, -1))
+        return guided_attention(votes, keys, queries, self.score_weight, (self.num_past, self.num_future), mask)
+
+
+GUIDED_HEADS = {"routing": RoutingHead, "classifier": ClassifierHead, "attention": AttentionHead}
+
+
+def guided_head(config) -> GuidedHead | None:
+    """The head that the config asks for, or None."""
+    return None if config.guided_routing == "none" else GUIDED_HEADS[config.guided_routing](config)

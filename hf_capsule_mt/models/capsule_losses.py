@@ -1,0 +1,82 @@
+"""The two guided losses of Zheng et al. 2019 (section 3.3) as pure functions of tensors.
+
+Shapes: B batch, T target length, d model width, V vocabulary. Step t is the decoder position whose label is y_t.
+Both losses are sums over the target positions that are not padding; the caller divides them by the number of target
+tokens, like the cross-entropy beside them.
+"""
+
+import torch
+from torch import Tensor
+
+from .capsule_kernels import weighted_log_normaliser
+from .capsule_routing import inner_dtype
+
+
+def bag_of_words_loss(contents: Tensor, output_embedding: Tensor, labels: Tensor, bag: str) -> Tensor:
+    """L_BOW of one group: its capsules predict the words of a bag, all of them at once.
+
+    The negative log-probability of a bag is ``lse_t - E(y)_mean . c_t``: the mean of the words' embeddings over the
+    bag, which is a cumulative sum over the target, takes the place of their logits. So only the normaliser
+    ``lse_t = log sum_v exp(E_v . c_t)`` sees the vocabulary, and [B, T, V] logits never exist as a whole
+    (`weighted_log_normaliser`).
+
+    Deviation: the printed loss sums over a bag and so grows with its size; this is the mean over a bag. Reading: y_t
+    is not produced yet when the capsules of step t are computed, so PAST predicts y_1..y_{t-1}, FUTURE y_t..y_T.
+
+    Args:
+        contents: W_BOW Omega_t, [B, T, d].
+        output_embedding: E, [V, d].
+        labels: y, [B, T]; -100 is ignored.
+        bag: "past" or "future".
+
+    Returns:
+        Scalar, in float32 (float64 for float64 contents): the sum over steps; an empty bag contributes nothing.
+
+    Raises:
+        ValueError: if there is no such bag.
+    """
+    dtype = inner_dtype(contents.dtype)
+    real = labels != -100
+    words = torch.nn.functional.embedding(labels.clamp_min(0), output_embedding).to(dtype) * real.unsqueeze(-1)
+    count = _bag_sum(real.to(dtype), bag)
+    if bag == "past":  # without y_t itself
+        words, count = _bag_sum(words, bag) - words, count - real.to(dtype)
+    else:
+        words = _bag_sum(words, bag)
+    score = (words * contents).sum(dim=-1) / count.clamp_min(1)
+    counted = (real & (count > 0)).to(dtype)
+    normaliser = weighted_log_normaliser(contents.flatten(0, 1), output_embedding, counted.flatten())
+    return normaliser - (score * counted).sum()
+
+
+def content_agreement_loss(capsules: Tensor, states: Tensor, projection: Tensor, labels: Tensor, bag: str) -> Tensor:
+    """L_BCA of one group: its capsules agree with the mean of the decoder states of their side.
+
+    As printed, state z_t belongs to both sides, and the squared norm is a sum over the dimensions.
+
+    Args:
+        capsules: the concatenated capsules Omega_t of the group, [B, T, K].
+        states: decoder states z, [B, T, d].
+        projection: W_BCA, [K, d].
+        labels: y, [B, T]; positions of -100 are padding.
+        bag: "past" (states up to t) or "future" (states from t on).
+
+    Returns:
+        Scalar, in float32 (float64 for float64 capsules): the sum over steps.
+
+    Raises:
+        ValueError: if there is no such bag.
+    """
+    dtype = inner_dtype(capsules.dtype)
+    real = (labels != -100).to(dtype)
+    total = _bag_sum(states.to(dtype) * real.unsqueeze(-1), bag)
+    mean = total / _bag_sum(real, bag).clamp_min(1).unsqueeze(-1)
+    distance = capsules.to(dtype) - torch.nn.functional.linear(mean.to(projection.dtype), projection).to(dtype)
+    return (distance.square().sum(dim=-1) * real).sum()
+
+
+def _bag_sum(values: Tensor, bag: str) -> Tensor:
+    """Sums over positions 1..t ("past") or t..T ("future"). values: [B, T, ...]."""
+    if bag not in ("past", "future"):
+        raise ValueError(f"bag must be 'past' or 'future', not '{bag}'")
+    return values.cumsum(dim=1) if bag == "past" else values.flip(1).cumsum(dim=1).flip(1)

@@ -1,0 +1,111 @@
+"""Zheng et al. 2019, one sentence and one decoding step at a time, in the order in which the paper prints its lines.
+
+No batching, no padding of source words, no shortcuts: each sum is a Python loop over scalars or vectors. Inputs and
+outputs are float64 tensors; gradients flow through autograd.
+
+Shapes: S source words, T target length, N output capsules, D size of a capsule, d model width, H hidden size, V
+vocabulary. CLF and ATTN are described in prose only (section 4.3 and footnote 5); their formulas are the project's.
+"""
+
+import torch
+from torch import Tensor
+
+from .layer_routing import softmax, squash
+
+
+def guided_dynamic_routing(
+    h: Tensor, z: Tensor, w_votes: Tensor, w_b: Tensor, w: Tensor, num_iterations: int
+) -> tuple[Tensor, list[Tensor]]:
+    """Alg. 1 for one decoding step.
+
+    h: [S, d], z: [d], w_votes (the W_j of Eq. 5): [N, D, d], w_b: [H, d + 2 D], w: [H]. Returns capsules [N, D] and C
+    [S, N] of every iteration.
+    """
+    words, capsules = range(len(h)), range(len(w_votes))
+    b = [[h.new_zeros(()) for _ in capsules] for _ in words]  # line 1
+    v = [[w_votes[j] @ h[i] for j in capsules] for i in words]  # line 1, Eq. 5
+    history = []
+    for _ in range(num_iterations):  # line 2
+        c = [softmax(b[i]) for i in words]  # line 3, Eq. 6
+        omega = []
+        for j in capsules:  # line 4, Eq. 4
+            omega.append(squash(sum(c[i][j] * v[i][j] for i in words)))
+        for i in words:  # line 5, Eq. 7
+            for j in capsules:
+                b[i][j] = b[i][j] + (w * torch.tanh(w_b @ torch.cat([z, v[i][j], omega[j]]))).sum()
+        history.append(torch.stack([torch.stack(row) for row in c]))
+    return torch.stack(omega), history
+
+
+def guided_classifier(
+    h: Tensor, z: Tensor, w_votes: Tensor, w_h: Tensor, w_z: Tensor, w: Tensor, group_sizes: tuple[int, int]
+) -> tuple[Tensor, Tensor]:
+    """CLF (footnote 5) for one decoding step: each source word is PAST, FUTURE or, with a third row of w, REDUNDANT.
+
+    h: [S, d], z: [d], w_votes: [P + F, D, d], w_h and w_z: [H, d], w: [G, H], group_sizes: (P, F). Returns capsules
+    [P + F, D] and probabilities [S, G], which sum to one over the groups.
+    """
+    p = []
+    for h_i in h:
+        hidden = torch.tanh(w_z @ z + w_h @ h_i)
+        p.append(softmax([(w_g * hidden).sum() for w_g in w]))  # "similar to Equation 6"
+    return _weighted_votes(h, w_votes, p, group_sizes), torch.stack([torch.stack(row) for row in p])
+
+
+def guided_attention(
+    h: Tensor, z: Tensor, w_votes: Tensor, w_h: Tensor, w_z: Tensor, w: Tensor, group_sizes: tuple[int, int]
+) -> tuple[Tensor, Tensor]:
+    """ATTN (section 4.3) for one decoding step: "two individual attention modules" over the source words.
+
+    h: [S, d], z: [d], w_votes: [P + F, D, d], w_h and w_z: [2, H, d], w: [2, H], group_sizes: (P, F). Returns capsules
+    [P + F, D] and weights [S, 2], which sum to one over the source words.
+    """
+    attentions = []
+    for g in range(len(group_sizes)):
+        attentions.append(softmax([(w[g] * torch.tanh(w_z[g] @ z + w_h[g] @ h_i)).sum() for h_i in h]))
+    a = [[attention[i] for attention in attentions] for i in range(len(h))]
+    return _weighted_votes(h, w_votes, a, group_sizes), torch.stack([torch.stack(row) for row in a])
+
+
+def bag_of_words_loss(contents: Tensor, output_embedding: Tensor, labels: Tensor, bag: str) -> Tensor:
+    """One of the two terms of L_BOW (section 3.3) for one sentence, summed over its decoding steps.
+
+    contents W_BOW Omega_t: [T, d], output_embedding E: [V, d], labels: [T], where -100 is no word. The PAST bag is
+    y_{<t} and the FUTURE bag y_{>=t}, because y_t is still to be produced at step t, and an empty bag contributes
+    nothing. Deviation: the mean over a bag takes the place of the printed sum.
+    """
+    steps = [t for t, label in enumerate(labels.tolist()) if label != -100]
+    total = contents.new_zeros(())
+    for t in steps:
+        p = softmax([(e * contents[t]).sum() for e in output_embedding])
+        log_probabilities = []
+        for tau in steps:
+            if (tau < t) if bag == "past" else (tau >= t):
+                log_probabilities.append(torch.log(p[labels[tau]]))
+        if log_probabilities:
+            total = total - sum(log_probabilities) / len(log_probabilities)
+    return total
+
+
+def content_agreement_loss(capsules: Tensor, states: Tensor, projection: Tensor, labels: Tensor, bag: str) -> Tensor:
+    """One of the two terms of L_BCA (section 3.3) for one sentence, summed over its decoding steps.
+
+    capsules Omega_t, concatenated: [T, K], states z: [T, d], projection W_BCA: [K, d], labels: [T], where -100 is no
+    word. As printed, z_t belongs to both sides.
+    """
+    steps = [t for t, label in enumerate(labels.tolist()) if label != -100]
+    total = capsules.new_zeros(())
+    for t in steps:
+        side = [states[tau] for tau in steps if ((tau <= t) if bag == "past" else (tau >= t))]
+        difference = capsules[t] - projection @ (sum(side) / len(side))
+        total = total + (difference * difference).sum()
+    return total
+
+
+def _weighted_votes(h: Tensor, w_votes: Tensor, weights: list[list[Tensor]], group_sizes: tuple[int, int]) -> Tensor:
+    """Eq. 4, where all capsules of a group share its weights. weights: S lists of at least two. Returns [P + F, D]."""
+    group_of_capsule = [g for g, size in enumerate(group_sizes) for _ in range(size)]
+    omega = []
+    for j, g in enumerate(group_of_capsule):
+        omega.append(squash(sum(weights[i][g] * (w_votes[j] @ h[i]) for i in range(len(h)))))
+    return torch.stack(omega)
