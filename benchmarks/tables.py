@@ -144,8 +144,11 @@ def past_future_table() -> str:
         lines.append("| " + " | ".join(cells) + " |")
     if entries:
         found = entries[0]["results"]
+        past, future = (f"{found[f'frequent_{group}_overlap']:.2f}" for group in ("past", "future"))
         lines.append(f"| *diagonal* | {found['diagonal_accuracy']:.3f} | {found['diagonal_auc']:.3f} | - | - | - |")
-        lines.append(f"| *always the more frequent answer* | {found['majority_accuracy']:.3f} | 0.500 | - | - | - |")
+        lines.append(
+            f"| *always the most frequent answer* | {found['majority_accuracy']:.3f} | 0.500 | {past} | {future} | - |"
+        )
         lines += [
             "",
             f"{found['decisions']:,} decisions in {found['sentences']} test sentences; seed {entries[0]['seed']}, "

@@ -40,6 +40,8 @@ class ProbeResult:
             word is PAST as soon as a larger share of the target than of the source up to the word's middle is done.
         past_overlap, future_overlap: the top-5 overlap rates r_OL, see `overlap_rates`, averaged over the sentences;
             None if the model predicts no bags of words.
+        frequent_past_overlap, frequent_future_overlap: the same of always predicting the most frequent pieces of the
+            probed targets, a control without a model.
     """
 
     accuracy: float
@@ -51,6 +53,8 @@ class ProbeResult:
     diagonal_auc: float
     past_overlap: float | None
     future_overlap: float | None
+    frequent_past_overlap: float | None
+    frequent_future_overlap: float | None
 
     def to_dict(self) -> dict[str, Any]:
         """The fields by name, for JSON."""
@@ -104,12 +108,14 @@ def past_future_probe(
     table = np.concatenate(decisions) if decisions else np.empty((0, 4))
     if not len(table):
         raise ValueError("nothing to probe: there are no sentence pairs, or none of their words is aligned")
-    return _score(table, overlaps, len(pairs), roc_auc_score)
+    controls = _frequent_overlaps(tokenizer, pairs)
+    return _score(table, overlaps, controls, len(pairs), roc_auc_score)
 
 
 def _score(
     table: np.ndarray,
     overlaps: Sequence[tuple[float | None, float | None]],
+    controls: Sequence[tuple[float | None, float | None]],
     sentences: int,
     roc_auc_score: Callable[..., float],
 ) -> ProbeResult:
@@ -127,6 +133,8 @@ def _score(
         diagonal_auc=float(roc_auc_score(gold, diagonal)),
         past_overlap=_mean([rate for rate, _ in overlaps]),
         future_overlap=_mean([rate for _, rate in overlaps]),
+        frequent_past_overlap=_mean([rate for rate, _ in controls]),
+        frequent_future_overlap=_mean([rate for _, rate in controls]),
     )
 
 
@@ -158,6 +166,18 @@ def _overlaps(model: CapsuleMarianMTModel, batch: dict[str, Tensor]) -> Iterator
     for row, labels in enumerate(batch["labels"]):
         steps = int((labels != IGNORE_INDEX).sum())
         yield overlap_rates(past[row, :steps], future[row, :steps], labels[:steps])
+
+
+def _frequent_overlaps(
+    tokenizer: PreTrainedTokenizerBase, pairs: Sequence[GrammarPair]
+) -> list[tuple[float | None, float | None]]:
+    targets = [torch.tensor(ids) for ids in tokenizer(text_target=[pair.target for pair in pairs])["input_ids"]]
+    counts = torch.bincount(torch.cat(targets), minlength=len(tokenizer)).float()
+    rates = []
+    for labels in targets:
+        scores = counts.expand(len(labels), -1)
+        rates.append(overlap_rates(scores, scores, labels))
+    return rates
 
 
 def fit_bow_predictor(

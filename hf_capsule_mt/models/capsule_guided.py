@@ -32,15 +32,19 @@ class GuidedSource(nn.Module):
 
     The keys are W_v v_ij, one per capsule, for "routing" (the block of W_b in Eq. 7 that reads the votes); W_h h_i for
     "classifier"; W_h^g h_i, one per group, for "attention".
+
+    Capsules (and groups) come before positions in memory, [B, N, S, D], as routing multiplies their matrices:
+    otherwise every decoding step would reorder them.
     """
 
     def __init__(self, config) -> None:
         super().__init__()
         width, size = config.d_model, config.guided_capsule_size
         self.capsule_size = size
-        self.num_capsules = num_guided_capsules(config)
         self.system = config.guided_routing
-        self.vote_proj = CapsuleLinear(width, self.num_capsules * size, 1 / math.sqrt(width), bias_value=None)
+        self.vote_proj = CapsuleLinear(
+            width, num_guided_capsules(config) * size, 1 / math.sqrt(width), bias_value=None
+        )
         self.key_proj: CapsuleLinear | None = None
         if self.system != "routing":
             outputs = size * (2 if self.system == "attention" else 1)
@@ -52,14 +56,20 @@ class GuidedSource(nn.Module):
         """hidden_states: encoder output h, [B, S, d].
 
         Returns:
-            votes [B, S, N, D], and keys: [B, S, N, D] for "routing" ([B, S, N, 0] with one iteration, which scores
-            nothing), [B, S, D] for "classifier", [B, S, 2, D] for "attention".
+            votes [B, N, S, D], and keys: [B, N, S, D] for "routing" ([B, N, S, 0] with one iteration, which scores
+            nothing), [B, S, D] for "classifier", [B, 2, S, D] for "attention".
         """
-        votes = self.vote_proj(hidden_states).unflatten(-1, (self.num_capsules, self.capsule_size))
+        votes = self._split(self.vote_proj(hidden_states))
         if self.key_proj is None:
             return votes, votes[..., :0]
-        keys = self.key_proj(votes if self.system == "routing" else hidden_states)
-        return votes, keys.unflatten(-1, (2, self.capsule_size)) if self.system == "attention" else keys
+        if self.system == "routing":
+            return votes, self.key_proj(votes)
+        keys = self.key_proj(hidden_states)
+        return votes, self._split(keys) if self.system == "attention" else keys
+
+    def _split(self, inputs: Tensor) -> Tensor:
+        """[B, S, N * D] as [B, N, S, D]."""
+        return inputs.unflatten(-1, (-1, self.capsule_size)).transpose(1, 2).contiguous()
 
 
 class GuidedOutput(NamedTuple):
@@ -119,7 +129,7 @@ class GuidedHead(InitialisesItself, nn.Module):
 
     def forward(self, states: Tensor, votes: Tensor, keys: Tensor, mask: Tensor | None) -> GuidedOutput:
         """states: z, [B, T, d]; votes, keys: from GuidedSource; mask: [B, S], True for a real source word."""
-        routed = self.route(states, votes, keys, mask)
+        routed = self.route(states, votes.transpose(1, 2), keys, mask)
         past = routed.capsules[..., : self.num_past, :].flatten(-2)
         future = routed.capsules[..., self.num_past : self.num_past + self.num_future, :].flatten(-2)
         inputs = torch.cat([states, self.scale * past, self.scale * future], dim=-1)
@@ -127,7 +137,10 @@ class GuidedHead(InitialisesItself, nn.Module):
         return GuidedOutput(context, past, future, self.group_probabilities(routed.agreement))
 
     def route(self, states: Tensor, votes: Tensor, keys: Tensor, mask: Tensor | None) -> RoutingOutput:
-        """Routes the source words at each decoding step. Returns capsules [B, T, >= P + F, D] and agreement."""
+        """Routes the source words at each decoding step; votes: [B, S, N, D].
+
+        Returns capsules [B, T, >= P + F, D] and agreement.
+        """
         raise NotImplementedError
 
     def group_probabilities(self, agreement: Tensor) -> Tensor:
@@ -197,7 +210,7 @@ class RoutingHead(GuidedHead):
             return guided_dynamic_routing(votes, None, states, None, None, 1, mask)
         return guided_dynamic_routing(
             votes,
-            keys,
+            keys.transpose(1, 2),
             self.state_proj(states),
             self.capsule_proj.weight,
             self.score_weight,
@@ -244,7 +257,9 @@ class AttentionHead(GuidedHead):
 
     def route(self, states: Tensor, votes: Tensor, keys: Tensor, mask: Tensor | None) -> RoutingOutput:
         queries = self.state_proj(states).unflatten(-1, (2, -1))
-        return guided_attention(votes, keys, queries, self.score_weight, (self.num_past, self.num_future), mask)
+        return guided_attention(
+            votes, keys.transpose(1, 2), queries, self.score_weight, (self.num_past, self.num_future), mask
+        )
 
 
 GUIDED_HEADS = {"routing": RoutingHead, "classifier": ClassifierHead, "attention": AttentionHead}

@@ -81,7 +81,7 @@ class _AdditiveScores(torch.autograd.Function):
 
 def _sigmoids(queries: Tensor, keys: Tensor) -> Tensor:
     """sigmoid(2 (q_t + k_s)), [M, T, S, H]."""
-    return ((2 * queries).unsqueeze(2) + (2 * keys).unsqueeze(1)).sigmoid_()
+    return torch.add((2 * queries).unsqueeze(2), keys.unsqueeze(1), alpha=2).sigmoid_()
 
 
 def _pieces(queries: Tensor, keys: Tensor) -> list[tuple[slice, slice]]:

@@ -1,6 +1,7 @@
 """Probes against answers worked out by hand, on a tokenizer whose pieces are chosen by hand."""
 
 import sys
+from collections import Counter
 from types import SimpleNamespace
 
 import numpy as np
@@ -187,6 +188,20 @@ class TestProbe:
         whole, single = (past_future_probe(model, tokenizer, pairs, size, progress=False) for size in (12, 1))
         assert whole.to_dict() == pytest.approx(single.to_dict(), rel=1e-3)
         assert 0 < whole.past_overlap < 1 and 0 < whole.future_overlap < 1
+
+    def test_most_frequent_pieces_are_a_control(self, corpus):
+        pairs, tokenizer = corpus
+        result = past_future_probe(guided_model(tokenizer), tokenizer, pairs, progress=False)
+        assert result.past_overlap is None
+        ids = [tokenizer(text_target=pair.target)["input_ids"] for pair in pairs]
+        counts = Counter(token for row in ids for token in row)
+        ranked = sorted(range(len(tokenizer)), key=lambda token: (-counts[token], token))
+        rates = []
+        for row in ids:
+            shares = [len(set(row[:t]) & set(ranked[: 5 * t])) / len(set(row[:t])) for t in range(1, len(row))]
+            rates.append(sum(shares) / len(shares))
+        assert result.frequent_past_overlap == pytest.approx(sum(rates) / len(rates))
+        assert 0 < result.frequent_future_overlap < 1
 
     def test_errors(self, corpus, monkeypatch):
         pairs, tokenizer = corpus

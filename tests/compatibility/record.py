@@ -15,11 +15,15 @@ import torch  # noqa: E402 (the path comes first)
 from hf_capsule_mt import __version__  # noqa: E402
 from tiny_models import capsule_model, sentence_batch  # noqa: E402
 
+LOSSES = {"bow_loss_weight": 1.0, "bca_loss_weight": 0.5}
 SYSTEMS = {
     "em_routing": {"aggregation": "em_routing", "num_capsules": 4},
     "dynamic_routing_paper": {"aggregation": "dynamic_routing", "aggregation_init": "paper"},
     "dynamic_own_layer": {"aggregation": "dynamic", "capsule_inputs": "own_layer"},
     "linear": {"aggregation": "linear"},
+    "guided_routing": {"aggregation": "none", "guided_routing": "routing", **LOSSES},
+    "guided_classifier_on_em": {"aggregation": "em_routing", "guided_routing": "classifier", **LOSSES},
+    "guided_attention": {"aggregation": "none", "guided_routing": "attention", **LOSSES},
 }
 
 
