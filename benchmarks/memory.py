@@ -52,7 +52,7 @@ def measure(size: str) -> dict[str, dict]:
     for system in MEASURED:
         print(f"{system} ...", file=sys.stderr, flush=True)
         worker = [sys.executable, __file__, "--size", size, "--worker", system]
-        environment = os.environ | {"MALLOC_MMAP_THRESHOLD_": str(2**18), "MALLOC_ARENA_MAX": "1"}
+        environment = os.environ | {"MALLOC_MMAP_THRESHOLD_": str(2**24), "MALLOC_ARENA_MAX": "1"}
         output = subprocess.run(worker, env=environment, check=True, stdout=subprocess.PIPE, text=True).stdout
         results[system] = json.loads(output.splitlines()[-1])
         results[system]["memory_ratio"] = results[system]["peak_bytes"] / results["parent"]["peak_bytes"]

@@ -48,7 +48,7 @@ GUIDED_SYSTEMS = {
     "clf": System(f'guided_routing="classifier", {BOTH}', "CLF + BOW + BCA", "-", "guided_classifier"),
     "attn": System(f'guided_routing="attention", {BOTH}', "ATTN + BOW + BCA", "-", "guided_attention"),
 }
-PROBED = {recipe: system.name for recipe, system in GUIDED_SYSTEMS.items()}
+PROBED = {recipe: system.name for recipe, system in GUIDED_SYSTEMS.items()} | {"gdr_light": "GDR + BOW x 0.1 + BCA"}
 # runs that start from the trained baseline, by paper
 CONTINUED = {"baseline_continued": "the baseline itself", "em_routing_paper": "EM routing as printed"}
 CONTINUED_GUIDED = {"baseline_continued": "the baseline itself", "gdr_full_continued": "GDR + BOW + BCA"}
