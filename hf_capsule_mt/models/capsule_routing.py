@@ -9,11 +9,12 @@ well; results come back in the dtype of the votes, agreements in the inner dtype
 
 Sources: Dou et al. 2019, "Dynamic Layer Aggregation for Neural Machine Translation with Routing-by-Agreement"
 (Eq. 5-16, Alg. 1-2), with the EM details of Hinton et al. 2018, "Matrix Capsules with EM Routing"; Zheng et al. 2019,
-"Dynamic Past and Future for Neural Machine Translation" (Eq. 4-7, Alg. 1, and its baselines CLF and ATTN).
+"Dynamic Past and Future for Neural Machine Translation" (Eq. 4-7, Alg. 1, and its baselines CLF and ATTN); Wang et al.
+2019, "Towards Linear Time Neural Machine Translation with Capsule Networks" (Eq. 7-14, Alg. 1).
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -332,16 +333,84 @@ def guided_attention(
     return RoutingOutput(capsules.to(votes.dtype), weights.movedim(-3, -1))
 
 
+def sequence_routing(
+    messages: Tensor | Sequence[Tensor],
+    num_iterations: int,
+    mask: Tensor | None = None,
+    *,
+    parent_positions: Tensor | None = None,
+    child_scores: Tensor | None = None,
+    parent_scores: Callable[[Tensor], Tensor] | None = None,
+    return_all_agreements: bool = False,
+) -> RoutingOutput:
+    """Dynamic routing of a sentence's positions to M capsules, Wang et al. Alg. 1 and Eq. 7-14.
+
+    Every position shares itself out among the M parents (Eq. 11), so a sentence of any length becomes M vectors. The
+    logit update of the last iteration, whose result nothing reads, is skipped.
+
+    Args:
+        messages: f(h_i, W_j), [..., S, M, D], or R such tensors, f(h_i, W_j^t), for weights that are not shared
+            between the iterations.
+        num_iterations: R >= 1; with R = 1 every position is shared out evenly.
+        mask: [..., S], True for a real source word; padding sends nothing. A softmax over parents gives it a
+            probability whatever its logits are, so the probabilities themselves are set to 0.
+        parent_positions: encodings of the parents' positions, [M, D], added to the capsules where they are scored
+            ("position-aware"; those of the children belong to h).
+        child_scores, parent_scores: for separable scoring (Eq. 14), g(h_i), [..., S, G], and g as a function of
+            capsules, [..., M, D] -> [..., M, G]. Without them the score is c_j . f(h_i, W_j) (Eq. 12).
+        return_all_agreements: also return the agreement of every iteration.
+
+    Returns:
+        RoutingOutput with capsules c_j [..., M, D] and agreement alpha_ij [..., S, M].
+
+    Raises:
+        ValueError: if num_iterations < 1, there is not one tensor of messages per iteration, the mask does not fit, or
+            only one half of the separable scores is given.
+    """
+    if num_iterations < 1:
+        raise ValueError(f"routing needs at least 1 iteration, got {num_iterations}")
+    steps = [messages] * num_iterations if isinstance(messages, Tensor) else list(messages)
+    if len(steps) != num_iterations:
+        raise ValueError(f"{num_iterations} iterations need as many tensors of messages, not {len(steps)}")
+    _check_votes(steps[0], num_iterations, "[..., S, M, D]")
+    if (child_scores is None) != (parent_scores is None):
+        raise ValueError("separable scoring needs both child_scores and parent_scores")
+    dtype, output_dtype = inner_dtype(steps[0].dtype), steps[0].dtype
+    real = _as_weights(steps[0], mask).unsqueeze(-1)
+    agreement = (real / steps[0].shape[-2]).expand(steps[0].shape[:-1])
+    agreements = []
+    with _no_autocast(steps[0]):
+        logits = real.new_zeros(())
+        for iteration in range(num_iterations):
+            message = steps[iteration].to(dtype)
+            agreements.append(agreement)
+            capsules = squash((agreement.unsqueeze(-1) * message).sum(dim=-3))
+            if iteration + 1 < num_iterations:
+                scored = capsules if parent_positions is None else capsules + parent_positions.to(dtype)
+                if parent_scores is None or child_scores is None:
+                    logits = logits + (scored.unsqueeze(-3) * message).sum(dim=-1)
+                else:
+                    logits = logits + child_scores.to(dtype) @ parent_scores(scored).to(dtype).mT
+                agreement = logits.softmax(dim=-1) * real
+    history = tuple(agreements) if return_all_agreements else None
+    return RoutingOutput(capsules.to(output_dtype), agreements[-1], history)
+
+
 def _by_capsule(votes: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
     """Votes as [..., N, S, D] in the inner dtype, and the mask as zeros and ones [..., 1, 1, S]."""
     v = votes.to(inner_dtype(votes.dtype)).transpose(-3, -2)
+    return v, _as_weights(votes, mask).unsqueeze(-2).unsqueeze(-2)
+
+
+def _as_weights(votes: Tensor, mask: Tensor | None) -> Tensor:
+    """The mask of source words as zeros and ones, [..., S], in the inner dtype; ones without a mask."""
     if mask is None:
         mask = votes.new_ones(votes.shape[:-2])
     if mask.shape != votes.shape[:-2]:
         raise ValueError(
             f"mask must have one value per source word, shape {tuple(votes.shape[:-2])}, but has {tuple(mask.shape)}"
         )
-    return v, mask.to(v.dtype).unsqueeze(-2).unsqueeze(-2)
+    return mask.to(inner_dtype(votes.dtype))
 
 
 def _group_capsules(weights: Tensor, votes: Tensor, group_sizes: Sequence[int]) -> Tensor:
