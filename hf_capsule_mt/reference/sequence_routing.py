@@ -1,7 +1,8 @@
 """Wang et al. 2019, one sentence at a time, in the order in which the paper prints its lines.
 
 No batching, no padding, no shortcuts: each sum is a Python loop over scalars or vectors. Inputs and outputs are
-float64 tensors; gradients flow through autograd. Shapes: S source positions, M capsules of size D, d width, G size of g.
+float64 tensors; gradients flow through autograd. Shapes: S source positions, M capsules of size D, d width, G size of
+g.
 """
 
 from collections.abc import Callable
