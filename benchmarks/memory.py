@@ -12,16 +12,14 @@ process.
 import argparse
 import json
 import os
-import platform
 import resource
 import subprocess
 import sys
 from pathlib import Path
 
 import torch
-from transformers import __version__
 
-from speed import SIZES, SYSTEMS, build, make_jobs
+from speed import SIZES, SYSTEMS, build, environment, make_jobs
 
 MEASURED = ("parent", "guided_routing", "guided_routing_bow_bca", "guided_classifier", "guided_attention")
 UPDATES = 2
@@ -52,8 +50,8 @@ def measure(size: str) -> dict[str, dict]:
     for system in MEASURED:
         print(f"{system} ...", file=sys.stderr, flush=True)
         worker = [sys.executable, __file__, "--size", size, "--worker", system]
-        environment = os.environ | {"MALLOC_MMAP_THRESHOLD_": str(2**24), "MALLOC_ARENA_MAX": "1"}
-        output = subprocess.run(worker, env=environment, check=True, stdout=subprocess.PIPE, text=True).stdout
+        allocator = os.environ | {"MALLOC_MMAP_THRESHOLD_": str(2**24), "MALLOC_ARENA_MAX": "1"}
+        output = subprocess.run(worker, env=allocator, check=True, stdout=subprocess.PIPE, text=True).stdout
         results[system] = json.loads(output.splitlines()[-1])
         results[system]["memory_ratio"] = results[system]["peak_bytes"] / results["parent"]["peak_bytes"]
     return results
@@ -78,12 +76,7 @@ def main() -> None:
             "size": arguments.size,
             **SIZES[arguments.size],
             "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
-            "environment": {
-                "torch": torch.__version__,
-                "transformers": __version__,
-                "threads": torch.get_num_threads(),
-                "machine": platform.machine(),
-            },
+            "environment": environment(),
             "results": results,
         }
         arguments.output.write_text(json.dumps(record, indent=1) + "\n")

@@ -63,6 +63,16 @@ class OperationCount(TorchDispatchMode):
         return out
 
 
+def environment() -> dict:
+    """What a recorded benchmark depends on besides the code."""
+    return {
+        "torch": torch.__version__,
+        "transformers": __version__,
+        "threads": torch.get_num_threads(),
+        "machine": platform.machine(),
+    }
+
+
 def build(size: dict, system: dict | None) -> MarianMTModel:
     """One model of the given size; None is transformers' own MarianMTModel."""
     shared = dict(
@@ -191,17 +201,11 @@ def main() -> None:
     results = measure(SIZES[arguments.size], arguments.rounds, systems)
     print(table(results))
     if arguments.output:
-        environment = {
-            "torch": torch.__version__,
-            "transformers": __version__,
-            "threads": torch.get_num_threads(),
-            "machine": platform.machine(),
-        }
         record = {
             "size": arguments.size,
             **SIZES[arguments.size],
             "rounds": arguments.rounds,
-            "environment": environment,
+            "environment": environment(),
             "results": results,
         }
         arguments.output.write_text(json.dumps(record, indent=1) + "\n")

@@ -28,6 +28,14 @@ SIZES = dict(
 )
 
 
+# a guided model with both losses, as fields of a config or arguments of a run
+GUIDED = {
+    "aggregation": "none",
+    "guided_routing": "routing",
+    "guided_capsule_size": 5,
+    "bow_loss_weight": 1.0,
+    "bca_loss_weight": 0.5,
+}
 # in the names of parameters that plain Marian does not have
 NEW_PARAMETERS = (".aggregation.", "guided_")
 
@@ -55,6 +63,43 @@ def capsule_model(seed: int = 0, **overrides) -> CapsuleMarianMTModel:
     """A tiny capsule model in eval mode whose aggregates contribute."""
     torch.manual_seed(seed)
     return open_gates(CapsuleMarianMTModel(capsule_config(**overrides))).eval()
+
+
+def gradients(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Copies of the gradients that there are, by parameter."""
+    return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+
+
+def run_whole_and_in_parts(model: CapsuleMarianMTModel) -> tuple:
+    """Forward and backward over five sentences at once, then over the same in three micro-batches.
+
+    Returns the output and gradients of the first, and the three outputs of the second, whose gradients add up on the
+    model.
+    """
+    batch = sentence_batch(rows=5)
+    items = (batch["labels"] != -100).sum()
+    whole = model(**batch)
+    whole.loss.backward()
+    expected = gradients(model)
+    model.zero_grad()
+    parts = []
+    for rows in (slice(0, 1), slice(1, 3), slice(3, 5)):
+        parts.append(model(**{name: values[rows] for name, values in batch.items()}, num_items_in_batch=items))
+        parts[-1].loss.backward()
+    return whole, expected, parts
+
+
+def assert_checkpointing_keeps_gradients(model: CapsuleMarianMTModel) -> None:
+    """Gradient checkpointing changes no gradient of a model without dropout."""
+    model.train()
+    batch = sentence_batch()
+    model(**batch).loss.backward()
+    expected = gradients(model)
+    model.zero_grad()
+    model.gradient_checkpointing_enable()
+    model(**batch).loss.backward()
+    for name, gradient in expected.items():
+        torch.testing.assert_close(dict(model.named_parameters())[name].grad, gradient)
 
 
 def sentence_batch(rows: int = 3, seed: int = 7, vocab: int = VOCAB, target_vocab: int = VOCAB) -> dict:

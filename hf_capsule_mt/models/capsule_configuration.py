@@ -106,7 +106,7 @@ class CapsuleConfigMixin:
         return self.aggregation != "none" and getattr(self, f"aggregate_{stack}")
 
     def validate_aggregation(self) -> None:
-        """Checks every field of this project, at construction and at save.
+        """Checks the fields of aggregation and label smoothing, at construction and at save.
 
         Raises:
             ValueError: names the field, its value and what is allowed.
@@ -121,8 +121,7 @@ class CapsuleConfigMixin:
                 f"num_capsules={self.num_capsules} does not divide d_model={self.d_model}; choose one of {divisors}"
             )
         for name in ("routing_iterations", "aggregation_hidden_size", "encoder_layers", "decoder_layers"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}={getattr(self, name)} must be at least 1")
+            _check_minimum(name, getattr(self, name), 1)
         if not self.em_inverse_temperature > 0:
             raise ValueError(f"em_inverse_temperature={self.em_inverse_temperature} must be greater than 0")
         if not 0 <= self.label_smoothing < 1:
@@ -141,10 +140,8 @@ class CapsuleConfigMixin:
         """
         _check_choice("guided_routing", self.guided_routing, GUIDED_ROUTINGS)
         for name in ("num_past_capsules", "num_future_capsules", "guided_capsule_size", "guided_hidden_size"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}={getattr(self, name)} must be at least 1")
-        if self.num_redundant_capsules < 0:
-            raise ValueError(f"num_redundant_capsules={self.num_redundant_capsules} must be at least 0")
+            _check_minimum(name, getattr(self, name), 1)
+        _check_minimum("num_redundant_capsules", self.num_redundant_capsules, 0)
         if self.num_past_capsules != self.num_future_capsules:
             raise ValueError(
                 f"num_past_capsules={self.num_past_capsules} and num_future_capsules={self.num_future_capsules} "
@@ -167,6 +164,11 @@ class CapsuleConfigMixin:
             match = difflib.get_close_matches(key, own, n=1, cutoff=0.85)
             if match and key not in own and not key.startswith("_"):
                 raise ValueError(f"unknown configuration field '{key}'; did you mean '{match[0]}'?")
+
+
+def _check_minimum(name: str, value: int, minimum: int) -> None:
+    if value < minimum:
+        raise ValueError(f"{name}={value} must be at least {minimum}")
 
 
 def _check_choice(name: str, value: str, allowed: tuple[str, ...]) -> None:

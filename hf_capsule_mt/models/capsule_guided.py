@@ -78,13 +78,13 @@ class GuidedOutput(NamedTuple):
     Attributes:
         context: the holistic context o, [B, T, d].
         past, future: concatenated PAST and FUTURE capsules, [B, T, K] with K = D * the number of capsules.
-        assignment: probability of each source word in each group, [B, T, S, G].
+        agreement: of the routing, [B, T, S, N] or [B, T, S, G]; `GuidedHead.group_probabilities` sums it up.
     """
 
     context: Tensor
     past: Tensor
     future: Tensor
-    assignment: Tensor
+    agreement: Tensor
 
 
 class GuidedHead(InitialisesItself, nn.Module):
@@ -102,9 +102,11 @@ class GuidedHead(InitialisesItself, nn.Module):
         width, size = config.d_model, config.guided_capsule_size
         self.num_past, self.num_future = config.num_past_capsules, config.num_future_capsules
         self.scale = math.sqrt(size)
+        # w of the scores, [D] or [G, D]; None where nothing is scored
+        self.score_weight: nn.Parameter | None = None
         self.activation_fn = ACT2FN[config.activation_function]
-        past, future = self.num_past * size, self.num_future * size
-        inputs, hidden = width + past + future, config.guided_hidden_size
+        capsules = {"past": self.num_past * size, "future": self.num_future * size}
+        inputs, hidden = width + sum(capsules.values()), config.guided_hidden_size
         self.input_proj = CapsuleLinear(inputs, hidden, math.sqrt(2 / inputs), bias_value=0.0)
         output_std = 0.0 if config.aggregation_init == "identity" else 1 / math.sqrt(hidden)
         self.output_proj = CapsuleLinear(hidden, width, output_std, bias_value=0.0)
@@ -113,7 +115,7 @@ class GuidedHead(InitialisesItself, nn.Module):
             self.bow_proj = nn.ModuleDict(
                 {
                     bag: CapsuleLinear(features, width, 1 / math.sqrt(features), bias_value=None)
-                    for bag, features in (("past", past), ("future", future))
+                    for bag, features in capsules.items()
                 }
             )
         self.bca_proj: nn.ModuleDict | None = None
@@ -121,11 +123,13 @@ class GuidedHead(InitialisesItself, nn.Module):
             # z has dimensions of unit size, a capsule has a length of about one
             std = 1 / math.sqrt(width * size)
             self.bca_proj = nn.ModuleDict(
-                {
-                    bag: CapsuleLinear(width, features, std, bias_value=None)
-                    for bag, features in (("past", past), ("future", future))
-                }
+                {bag: CapsuleLinear(width, features, std, bias_value=None) for bag, features in capsules.items()}
             )
+
+    def init_weights(self) -> None:
+        """Scores start with a standard deviation of about one."""
+        if self.score_weight is not None:
+            init.normal_(self.score_weight, std=1 / math.sqrt(self.score_weight.shape[-1]))
 
     def forward(self, states: Tensor, votes: Tensor, keys: Tensor, mask: Tensor | None) -> GuidedOutput:
         """states: z, [B, T, d]; votes, keys: from GuidedSource; mask: [B, S], True for a real source word."""
@@ -134,7 +138,7 @@ class GuidedHead(InitialisesItself, nn.Module):
         future = routed.capsules[..., self.num_past : self.num_past + self.num_future, :].flatten(-2)
         inputs = torch.cat([states, self.scale * past, self.scale * future], dim=-1)
         context = self.output_proj(self.activation_fn(self.input_proj(inputs))) + states
-        return GuidedOutput(context, past, future, self.group_probabilities(routed.agreement))
+        return GuidedOutput(context, past, future, routed.agreement)
 
     def route(self, states: Tensor, votes: Tensor, keys: Tensor, mask: Tensor | None) -> RoutingOutput:
         """Routes the source words at each decoding step; votes: [B, S, N, D].
@@ -144,7 +148,7 @@ class GuidedHead(InitialisesItself, nn.Module):
         raise NotImplementedError
 
     def group_probabilities(self, agreement: Tensor) -> Tensor:
-        """agreement of `route`. Returns [B, T, S, G]."""
+        """agreement: of `route`. Returns the probability of each source word in each group, [B, T, S, G]."""
         return agreement
 
     def losses(
@@ -192,17 +196,11 @@ class RoutingHead(GuidedHead):
         width, size = config.d_model, config.guided_capsule_size
         self.num_redundant = config.num_redundant_capsules
         self.num_iterations = config.routing_iterations
-        self.score_weight: nn.Parameter | None = None
         if self.num_iterations > 1:
             self.state_proj = CapsuleLinear(width, size, 1 / math.sqrt(width), bias_value=None)
             # a capsule's length is about one, so its product has dimensions of unit size
             self.capsule_proj = CapsuleLinear(size, size, 1.0, bias_value=None)
             self.score_weight = nn.Parameter(torch.empty(size))
-
-    def init_weights(self) -> None:
-        """Scores start with a standard deviation of about one."""
-        if self.score_weight is not None:
-            init.normal_(self.score_weight, std=1 / math.sqrt(self.score_weight.shape[-1]))
 
     def route(self, states: Tensor, votes: Tensor, keys: Tensor, mask: Tensor | None) -> RoutingOutput:
         if self.score_weight is None:
@@ -227,15 +225,13 @@ class RoutingHead(GuidedHead):
 class ClassifierHead(GuidedHead):
     """CLF: one hidden layer over (z_t, h_i) and a softmax over PAST, FUTURE and, if configured, REDUNDANT."""
 
+    score_weight: nn.Parameter
+
     def __init__(self, config) -> None:
         super().__init__(config)
         width, size = config.d_model, config.guided_capsule_size
         self.state_proj = CapsuleLinear(width, size, 1 / math.sqrt(width), bias_value=None)
         self.score_weight = nn.Parameter(torch.empty(3 if config.num_redundant_capsules > 0 else 2, size))
-
-    def init_weights(self) -> None:
-        """Scores start with a standard deviation of about one."""
-        init.normal_(self.score_weight, std=1 / math.sqrt(self.score_weight.shape[-1]))
 
     def route(self, states: Tensor, votes: Tensor, keys: Tensor, mask: Tensor | None) -> RoutingOutput:
         sizes = (self.num_past, self.num_future)
@@ -245,15 +241,13 @@ class ClassifierHead(GuidedHead):
 class AttentionHead(GuidedHead):
     """ATTN: two additive attentions, one for PAST and one for FUTURE."""
 
+    score_weight: nn.Parameter
+
     def __init__(self, config) -> None:
         super().__init__(config)
         width, size = config.d_model, config.guided_capsule_size
         self.state_proj = CapsuleLinear(width, 2 * size, 1 / math.sqrt(width), bias_value=None)
         self.score_weight = nn.Parameter(torch.empty(2, size))
-
-    def init_weights(self) -> None:
-        """Scores start with a standard deviation of about one."""
-        init.normal_(self.score_weight, std=1 / math.sqrt(self.score_weight.shape[-1]))
 
     def route(self, states: Tensor, votes: Tensor, keys: Tensor, mask: Tensor | None) -> RoutingOutput:
         queries = self.state_proj(states).unflatten(-1, (2, -1))

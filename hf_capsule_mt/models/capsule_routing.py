@@ -367,8 +367,7 @@ def sequence_routing(
         ValueError: if num_iterations < 1, there is not one tensor of messages per iteration, the mask does not fit, or
             only one half of the separable scores is given.
     """
-    if num_iterations < 1:
-        raise ValueError(f"routing needs at least 1 iteration, got {num_iterations}")
+    _check_iterations(num_iterations)
     steps = [messages] * num_iterations if isinstance(messages, Tensor) else list(messages)
     if len(steps) != num_iterations:
         raise ValueError(f"{num_iterations} iterations need as many tensors of messages, not {len(steps)}")
@@ -446,5 +445,9 @@ def _sum_last(inputs: Tensor) -> Tensor:
 def _check_votes(votes: Tensor, num_iterations: int, expected: str = "[..., L, N, D]") -> None:
     if votes.dim() < 3:
         raise ValueError(f"votes must have shape {expected}, but have shape {tuple(votes.shape)}")
+    _check_iterations(num_iterations)
+
+
+def _check_iterations(num_iterations: int) -> None:
     if num_iterations < 1:
         raise ValueError(f"routing needs at least 1 iteration, got {num_iterations}")

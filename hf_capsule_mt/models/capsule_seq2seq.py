@@ -297,6 +297,9 @@ class CapsuleForConditionalGenerationMixin(CapsulePreTrainedMixin):
         guided = self._guide(outputs, attention_mask)
         context = outputs.last_hidden_state if guided is None else guided.context
         logits = self.lm_head(context) + self.final_logits_bias
+        assignment = None
+        if guided is not None and output_agreements:
+            assignment = self.guided_head.group_probabilities(guided.agreement)
         losses = {}
         if labels is not None:
             labels = labels.to(logits.device)
@@ -304,7 +307,7 @@ class CapsuleForConditionalGenerationMixin(CapsulePreTrainedMixin):
         dropped = ("last_hidden_state", "guided_votes", "guided_keys")
         result = CapsuleSeq2SeqLMOutput(
             logits=logits,
-            guided_assignment=guided.assignment if guided is not None and output_agreements else None,
+            guided_assignment=assignment,
             **losses,
             **{name: value for name, value in outputs.items() if name not in dropped},
         )

@@ -21,9 +21,11 @@ from tiny_models import (
     PAD,
     TARGET_VOCAB,
     VOCAB,
+    assert_checkpointing_keeps_gradients,
     capsule_config,
     capsule_model,
     open_gates,
+    run_whole_and_in_parts,
     sentence_batch,
 )
 
@@ -297,18 +299,8 @@ def test_label_smoothed_loss_is_the_definition_and_ignores_padding():
 
 def test_loss_divided_by_num_items_adds_up_over_micro_batches():
     model = capsule_model(label_smoothing=0.1)
-    batch = sentence_batch(rows=5)
-    items = (batch["labels"] != -100).sum()
-    whole = model(**batch)
-    whole.loss.backward()
-    expected = {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
-    model.zero_grad()
-    parts = []
-    for rows in (slice(0, 1), slice(1, 3), slice(3, 5)):
-        loss = model(**{k: v[rows] for k, v in batch.items()}, num_items_in_batch=items).loss
-        loss.backward()
-        parts.append(loss.item())
-    assert sum(parts) == pytest.approx(whole.loss.item(), rel=1e-5)
+    whole, expected, parts = run_whole_and_in_parts(model)
+    assert sum(part.loss.item() for part in parts) == pytest.approx(whole.loss.item(), rel=1e-5)
     for name, parameter in model.named_parameters():
         if parameter.grad is not None:
             torch.testing.assert_close(parameter.grad, expected[name], rtol=1e-3, atol=1e-5)
@@ -316,15 +308,7 @@ def test_loss_divided_by_num_items_adds_up_over_micro_batches():
 
 @aggregations
 def test_gradient_checkpointing_gives_the_same_gradients(aggregation):
-    model = capsule_model(aggregation=aggregation, dropout=0.0).train()
-    batch = sentence_batch()
-    model(**batch).loss.backward()
-    expected = {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
-    model.zero_grad()
-    model.gradient_checkpointing_enable()
-    model(**batch).loss.backward()
-    for name, gradient in expected.items():
-        torch.testing.assert_close(dict(model.named_parameters())[name].grad, gradient)
+    assert_checkpointing_keeps_gradients(capsule_model(aggregation=aggregation, dropout=0.0))
 
 
 @systems

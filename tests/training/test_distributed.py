@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 from hf_capsule_mt.training.arguments import parse_arguments
 from hf_capsule_mt.training.run import run
 from hf_capsule_mt.training.setup import prepare
+from tiny_models import GUIDED
 
 ROOT = Path(__file__).parents[2]
 
@@ -33,16 +34,7 @@ def losses(folder: Path) -> list[dict[str, float]]:
     return [{name: value for name, value in entry.items() if name.endswith("loss")} for entry in entries]
 
 
-SYSTEMS = {
-    "em": {},
-    "guided": {
-        "aggregation": "none",
-        "guided_routing": "routing",
-        "guided_capsule_size": 5,
-        "bow_loss_weight": 1.0,
-        "bca_loss_weight": 0.5,
-    },
-}
+SYSTEMS = {"em": {}, "guided": GUIDED}
 
 
 @pytest.mark.slow

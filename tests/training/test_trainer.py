@@ -13,6 +13,7 @@ from hf_capsule_mt.evaluation.translate import translate
 from hf_capsule_mt.training.arguments import parse_arguments
 from hf_capsule_mt.training.run import build_trainer
 from hf_capsule_mt.training.setup import prepare
+from tiny_models import GUIDED
 
 
 class Spy(TrainerCallback):
@@ -58,15 +59,6 @@ def test_logged_loss_is_the_smoothed_cross_entropy_per_target_token(command):
     logits = setup.model(**batch).logits
     expected = torch.nn.functional.cross_entropy(logits.flatten(0, 1), batch["labels"].flatten(), label_smoothing=0.1)
     assert run.losses == [pytest.approx(expected.item(), rel=1e-5)]
-
-
-GUIDED = dict(
-    aggregation="none",
-    guided_routing="routing",
-    guided_capsule_size=5,
-    bow_loss_weight=1.0,
-    bca_loss_weight=0.5,
-)
 
 
 def logged_parts(run) -> list[dict[str, float]]:
