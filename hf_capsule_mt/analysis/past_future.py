@@ -19,9 +19,12 @@ from transformers import PreTrainedTokenizerBase
 from ..data.batching import IGNORE_INDEX, TranslationCollator
 from ..data.grammar import GrammarPair
 from ..models.modeling_capsule_marian import CapsuleMarianMTModel
+from ..models.modeling_capsule_rnn import CapsuleRNNForConditionalGeneration
 from .gold import LEFT_OUT, gold_translated, overlap_rates
 
 __all__ = ["ProbeResult", "fit_bow_predictor", "gold_translated", "overlap_rates", "past_future_probe"]
+
+GuidedModel = CapsuleMarianMTModel | CapsuleRNNForConditionalGeneration
 
 BOW_PROJECTION = "bow_proj"
 
@@ -62,7 +65,7 @@ class ProbeResult:
 
 
 def past_future_probe(
-    model: CapsuleMarianMTModel,
+    model: GuidedModel,
     tokenizer: PreTrainedTokenizerBase,
     pairs: Sequence[GrammarPair],
     batch_size: int = 32,
@@ -139,7 +142,7 @@ def _score(
 
 
 def _decisions(
-    model: CapsuleMarianMTModel,
+    model: GuidedModel,
     tokenizer: PreTrainedTokenizerBase,
     pairs: Sequence[GrammarPair],
     batch: dict[str, Tensor],
@@ -161,7 +164,7 @@ def _decisions(
     return tables
 
 
-def _overlaps(model: CapsuleMarianMTModel, batch: dict[str, Tensor]) -> Iterator[tuple[float | None, float | None]]:
+def _overlaps(model: GuidedModel, batch: dict[str, Tensor]) -> Iterator[tuple[float | None, float | None]]:
     past, future = model.bag_of_words_log_probs(**_teacher_forced(model, batch))
     for row, labels in enumerate(batch["labels"]):
         steps = int((labels != IGNORE_INDEX).sum())
@@ -181,7 +184,7 @@ def _frequent_overlaps(
 
 
 def fit_bow_predictor(
-    model: CapsuleMarianMTModel,
+    model: GuidedModel,
     tokenizer: PreTrainedTokenizerBase,
     pairs: Sequence[GrammarPair],
     steps: int = 300,
@@ -189,7 +192,7 @@ def fit_bow_predictor(
     batch_size: int = 64,
     learning_rate: float = 2.0,
     progress: bool = True,
-) -> CapsuleMarianMTModel:
+) -> GuidedModel:
     """
     A copy of a model with newly trained BOW predictors, so that r_OL can be read from any guided model.
 
@@ -235,7 +238,7 @@ def fit_bow_predictor(
     return fitted
 
 
-def _with_new_predictor(model: CapsuleMarianMTModel, seed: int) -> CapsuleMarianMTModel:
+def _with_new_predictor(model: GuidedModel, seed: int) -> GuidedModel:
     config: Any = type(model.config).from_dict({**model.config.to_dict(), "bow_loss_weight": 1.0})
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -250,7 +253,7 @@ def _with_new_predictor(model: CapsuleMarianMTModel, seed: int) -> CapsuleMarian
     return fitted.to(model.device).eval()
 
 
-def _check_guided(model: CapsuleMarianMTModel) -> None:
+def _check_guided(model: GuidedModel) -> None:
     if getattr(model.config, "guided_routing", "none") == "none":
         raise ValueError('the model has no PAST and FUTURE capsules: its config says guided_routing="none"')
 
@@ -272,7 +275,7 @@ def _encode(
     return {name: value.to(device) for name, value in TranslationCollator(tokenizer.pad_token_id)(examples).items()}
 
 
-def _teacher_forced(model: CapsuleMarianMTModel, batch: dict[str, Tensor]) -> dict[str, Any]:
+def _teacher_forced(model: GuidedModel, batch: dict[str, Tensor]) -> dict[str, Any]:
     """The batch with the shifted labels as decoder inputs: no loss is computed."""
     inputs = {name: value for name, value in batch.items() if name != "labels"}
     return {**inputs, "decoder_input_ids": model.prepare_decoder_input_ids_from_labels(batch["labels"])}

@@ -17,6 +17,10 @@ DATA_VARIABLE = "HF_CAPSULE_MT_DATA"
 GRAMMAR = "grammar"
 GRAMMAR_SIZES = {"train": 20_000, "validation": 500, "test": 1_000}
 JSON_SUFFIXES = (".json", ".jsonl")
+LOOKUP = (
+    f"relative names are looked up in --data_dir (or ${DATA_VARIABLE}, or else the current folder), those that start "
+    "with ./ or ../ in the current folder"
+)
 
 
 class MissingSplitError(ValueError):
@@ -24,7 +28,15 @@ class MissingSplitError(ValueError):
 
 
 def resolve(file: str, data_dir: str | None) -> Path:
-    """`file` under `data_dir` (default: the environment variable HF_CAPSULE_MT_DATA, else the current folder)."""
+    """
+    `file` under `data_dir` (default: the environment variable HF_CAPSULE_MT_DATA, else the current folder).
+
+    A name that starts with ./ or ../ is relative to the current folder whatever the data folder, so that one recipe
+    can train on a corpus that another command wrote, and validate on one from the data folder.
+    """
+    # A Path would have dropped the "./".
+    if file.startswith(("./", "../")):
+        return Path(file)
     return Path(data_dir or os.environ.get(DATA_VARIABLE) or ".").expanduser() / Path(file).expanduser()
 
 
@@ -88,10 +100,7 @@ def _read_text_pair(prefix: Path, source_lang: str, target_lang: str) -> tuple[l
         if not path.is_file():
             present = sorted(p.name for p in prefix.parent.glob(f"{prefix.name}.*") if p.is_file())
             found = f"with this prefix there are: {', '.join(present)}" if present else "no file has this prefix"
-            raise FileNotFoundError(
-                f"no file {path} for the language {language!r}; {found}. Relative names are looked up in --data_dir "
-                f"(or ${DATA_VARIABLE}, or else the current folder)"
-            )
+            raise FileNotFoundError(f"no file {path} for the language {language!r}; {found}; {LOOKUP}")
     sources, targets = (_read_lines(path) for path in paths)
     if len(sources) != len(targets):
         raise ValueError(
@@ -119,7 +128,7 @@ def _read(path: Path) -> str:
 
 def _read_json(path: Path, source_lang: str, target_lang: str) -> tuple[list[str], list[str]]:
     if not path.is_file():
-        raise FileNotFoundError(f"no file {path}; relative names are looked up in --data_dir (or ${DATA_VARIABLE})")
+        raise FileNotFoundError(f"no file {path}; {LOOKUP}")
     text = _read(path)
     if not text.strip():
         raise ValueError(f"{path} is empty")

@@ -52,11 +52,14 @@ class CapsuleConfigMixin:
         "past_key_values",
         "encoder_agreements",
         "decoder_agreements",
+        "source_agreements",
         "translation_loss",
         "bow_loss",
         "bca_loss",
         "guided_assignment",
     ]
+    # the model type of the plain models that a config can start from, if there are any
+    parent_model_type: ClassVar[str | None] = None
 
     def __post_init__(self, **kwargs: Any) -> None:
         self._refuse_misspelt(kwargs)
@@ -77,9 +80,10 @@ class CapsuleConfigMixin:
         config_dict = cls._without_parent_identity(config_dict)
         model_type = config_dict.get("model_type", cls.model_type)
         if model_type != cls.model_type:
+            types = " or ".join(f"'{name}'" for name in (cls.parent_model_type, cls.model_type) if name is not None)
             raise ValueError(
-                f"{cls.__name__} can start from a checkpoint of type '{cls.parent_model_type}' or '{cls.model_type}', "
-                f"but this one is of type '{model_type}'; load it with AutoModelForSeq2SeqLM instead"
+                f"{cls.__name__} can start from a checkpoint of type {types}, but this one is of type "
+                f"'{model_type}'; load it with AutoModelForSeq2SeqLM instead"
             )
         fields = {field.name for field in dataclasses.fields(cls)}
         overrides = {name: kwargs.pop(name) for name in list(kwargs) if name in fields and name != "dtype"}
@@ -97,7 +101,7 @@ class CapsuleConfigMixin:
     @classmethod
     def _without_parent_identity(cls, config_dict: dict[str, Any]) -> dict[str, Any]:
         """The dictionary of a plain parent without what names its class; any other as it is."""
-        if config_dict.get("model_type") != cls.parent_model_type:
+        if cls.parent_model_type is None or config_dict.get("model_type") != cls.parent_model_type:
             return config_dict
         return {key: value for key, value in config_dict.items() if key not in ("model_type", "architectures")}
 
@@ -111,23 +115,23 @@ class CapsuleConfigMixin:
         Raises:
             ValueError: names the field, its value and what is allowed.
         """
-        _check_choice("aggregation", self.aggregation, AGGREGATIONS)
-        _check_choice("capsule_inputs", self.capsule_inputs, CAPSULE_INPUTS)
-        _check_choice("linear_inputs", self.linear_inputs, LINEAR_INPUTS)
-        _check_choice("aggregation_init", self.aggregation_init, AGGREGATION_INITS)
+        check_choice("aggregation", self.aggregation, AGGREGATIONS)
+        check_choice("capsule_inputs", self.capsule_inputs, CAPSULE_INPUTS)
+        check_choice("linear_inputs", self.linear_inputs, LINEAR_INPUTS)
+        check_choice("aggregation_init", self.aggregation_init, AGGREGATION_INITS)
         if self.num_capsules < 1 or self.d_model % self.num_capsules:
             divisors = [n for n in range(1, self.d_model + 1) if self.d_model % n == 0]
             raise ValueError(
                 f"num_capsules={self.num_capsules} does not divide d_model={self.d_model}; choose one of {divisors}"
             )
         for name in ("routing_iterations", "aggregation_hidden_size", "encoder_layers", "decoder_layers"):
-            _check_minimum(name, getattr(self, name), 1)
+            check_minimum(name, getattr(self, name), 1)
         if not self.em_inverse_temperature > 0:
             raise ValueError(f"em_inverse_temperature={self.em_inverse_temperature} must be greater than 0")
         if not 0 <= self.label_smoothing < 1:
             raise ValueError(f"label_smoothing={self.label_smoothing} must be at least 0 and less than 1")
         for name in ("encoder_layerdrop", "decoder_layerdrop"):
-            if getattr(self, name) != 0:
+            if getattr(self, name, 0) != 0:
                 raise ValueError(
                     f"{name}={getattr(self, name)} is not supported: layer aggregation reads every layer; set it to 0"
                 )
@@ -138,10 +142,10 @@ class CapsuleConfigMixin:
         Raises:
             ValueError: names the field, its value and what is allowed.
         """
-        _check_choice("guided_routing", self.guided_routing, GUIDED_ROUTINGS)
+        check_choice("guided_routing", self.guided_routing, GUIDED_ROUTINGS)
         for name in ("num_past_capsules", "num_future_capsules", "guided_capsule_size", "guided_hidden_size"):
-            _check_minimum(name, getattr(self, name), 1)
-        _check_minimum("num_redundant_capsules", self.num_redundant_capsules, 0)
+            check_minimum(name, getattr(self, name), 1)
+        check_minimum("num_redundant_capsules", self.num_redundant_capsules, 0)
         if self.num_past_capsules != self.num_future_capsules:
             raise ValueError(
                 f"num_past_capsules={self.num_past_capsules} and num_future_capsules={self.num_future_capsules} "
@@ -166,11 +170,13 @@ class CapsuleConfigMixin:
                 raise ValueError(f"unknown configuration field '{key}'; did you mean '{match[0]}'?")
 
 
-def _check_minimum(name: str, value: int, minimum: int) -> None:
+def check_minimum(name: str, value: int, minimum: int) -> None:
+    """Raises a ValueError if a field is below what is allowed."""
     if value < minimum:
         raise ValueError(f"{name}={value} must be at least {minimum}")
 
 
-def _check_choice(name: str, value: str, allowed: tuple[str, ...]) -> None:
+def check_choice(name: str, value: str, allowed: tuple[str, ...]) -> None:
+    """Raises a ValueError if a field is not among what is allowed."""
     if value not in allowed:
         raise ValueError(f"{name}='{value}' is not known; choose one of {', '.join(allowed)}")

@@ -4,6 +4,7 @@ Each mixin stands before the parent's class in the bases, so that one implementa
 like Marian: `class CapsuleMarianEncoder(AggregatingStackMixin, MarianEncoder)`.
 """
 
+import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,11 +32,20 @@ class CapsuleEncoderOutput(BaseModelOutput):
         agreements: R tensors [B, S, L, N], or None.
         guided_votes, guided_keys: what guided routing needs of the source, from `GuidedSource`. As tensors of the
             encoder's output they are computed once per source, and `generate` copies them for the beams.
+        source_context, source_keys: what a recurrent decoder reads of the source, from `SourceMemory`.
+        source_agreements: assignment of the source words to the capsules of the memory, R tensors [B, S, M], or None.
     """
 
     agreements: Agreements | None = None
     guided_votes: torch.FloatTensor | None = None
     guided_keys: torch.FloatTensor | None = None
+    source_context: torch.FloatTensor | None = None
+    source_keys: torch.FloatTensor | None = None
+    source_agreements: Agreements | None = None
+
+
+# a constant, as torch.compile does not look into dataclasses
+ENCODER_FIELDS = tuple(field.name for field in dataclasses.fields(CapsuleEncoderOutput))
 
 
 @dataclass
@@ -51,6 +61,7 @@ class CapsuleSeq2SeqModelOutput(Seq2SeqModelOutput):
 
     encoder_agreements: Agreements | None = None
     decoder_agreements: Agreements | None = None
+    source_agreements: Agreements | None = None
     guided_votes: torch.FloatTensor | None = None
     guided_keys: torch.FloatTensor | None = None
 
@@ -63,6 +74,8 @@ class CapsuleSeq2SeqLMOutput(Seq2SeqLMOutput):
         encoder_agreements: assignment probabilities of each routing iteration in the encoder, R tensors
             [B, S, L, N]; only with output_agreements=True and a routing aggregation.
         decoder_agreements: the same in the decoder, R tensors [B, T, L, N].
+        source_agreements: assignment of each source word to the capsules of a capsule memory, alpha of each
+            iteration, R tensors [B, S, M]; 0 for padding; only with output_agreements=True and such a memory.
         guided_assignment: probability of each source word in the groups PAST, FUTURE and REDUNDANT (if there is one)
             at each decoding step, last iteration, [B, T, S, G]; 0 for padding; only with output_agreements=True and
             guided routing. The groups of a word add up to one; with "attention" the words of a group do.
@@ -72,6 +85,7 @@ class CapsuleSeq2SeqLMOutput(Seq2SeqLMOutput):
 
     encoder_agreements: Agreements | None = None
     decoder_agreements: Agreements | None = None
+    source_agreements: Agreements | None = None
     guided_assignment: torch.FloatTensor | None = None
     translation_loss: torch.FloatTensor | None = None
     bow_loss: torch.FloatTensor | None = None
@@ -145,13 +159,28 @@ class AggregatingEncoderMixin(AggregatingStackMixin):
             self.guided_source = GuidedSource(config)
             self.post_init()
 
-    def forward(self, *args: Any, **kwargs: Any):
-        """As the stack's forward; the output carries the votes of guided routing unless it is a tuple."""
-        outputs = super().forward(*args, **kwargs)
-        if self.guided_source is None or isinstance(outputs, tuple):
+    def forward(
+        self,
+        input_ids: torch.LongTensor | None = None,
+        attention_mask: Tensor | None = None,
+        *args: Any,
+        output_agreements: bool | None = None,
+        **kwargs: Any,
+    ):
+        """As the stack's forward; unless it is a tuple, the output carries what `add_source` adds."""
+        outputs = super().forward(input_ids, attention_mask, *args, output_agreements=output_agreements, **kwargs)
+        if isinstance(outputs, tuple):
+            return outputs
+        return self.add_source(outputs, attention_mask, bool(output_agreements))
+
+    def add_source(
+        self, outputs: BaseModelOutput, attention_mask: Tensor | None, output_agreements: bool = False
+    ) -> BaseModelOutput:
+        """The output with everything else that depends on the source alone; what it has already is left as it is."""
+        if self.guided_source is None or getattr(outputs, "guided_votes", None) is not None:
             return outputs
         votes, keys = self.guided_source(outputs.last_hidden_state)
-        return CapsuleEncoderOutput(**outputs, guided_votes=votes, guided_keys=keys)
+        return extend_output(outputs, guided_votes=votes, guided_keys=keys)
 
 
 class AggregatingDecoderMixin(AggregatingStackMixin):
@@ -159,6 +188,12 @@ class AggregatingDecoderMixin(AggregatingStackMixin):
 
     stack_name = "decoder"
     stack_output_class = CapsuleDecoderOutput
+
+
+def extend_output(outputs: BaseModelOutput, **fields: Any) -> CapsuleEncoderOutput:
+    """The encoder's output with more fields; fields that no capsule encoder has are dropped."""
+    known = {name: value for name, value in outputs.items() if name in ENCODER_FIELDS}
+    return CapsuleEncoderOutput(**known, **fields)
 
 
 def _select(hidden_states: tuple[Tensor, ...], requested: bool | int | list[int] | None):
@@ -200,6 +235,8 @@ class CapsuleSeq2SeqModelMixin(CapsulePreTrainedMixin):
             )
         elif not isinstance(encoder_outputs, BaseModelOutput):
             encoder_outputs = BaseModelOutput(*encoder_outputs)
+        # nothing is missing unless the caller brought an encoder output of another class
+        encoder_outputs = self.encoder.add_source(encoder_outputs, attention_mask, bool(output_agreements))
         decoder_outputs = self.decoder(
             input_ids=decoder_input_ids,
             attention_mask=decoder_attention_mask,
@@ -209,12 +246,9 @@ class CapsuleSeq2SeqModelMixin(CapsulePreTrainedMixin):
             inputs_embeds=decoder_inputs_embeds,
             use_cache=use_cache,
             output_agreements=output_agreements,
+            **self.decoder_source(encoder_outputs),
             **kwargs,
         )
-        votes, keys = getattr(encoder_outputs, "guided_votes", None), getattr(encoder_outputs, "guided_keys", None)
-        if votes is None and self.encoder.guided_source is not None:
-            # the caller brought an encoder output of another class
-            votes, keys = self.encoder.guided_source(encoder_outputs.last_hidden_state)
         outputs = CapsuleSeq2SeqModelOutput(
             last_hidden_state=decoder_outputs.last_hidden_state,
             past_key_values=decoder_outputs.past_key_values,
@@ -226,10 +260,15 @@ class CapsuleSeq2SeqModelMixin(CapsulePreTrainedMixin):
             encoder_attentions=encoder_outputs.attentions,
             encoder_agreements=getattr(encoder_outputs, "agreements", None),
             decoder_agreements=getattr(decoder_outputs, "agreements", None),
-            guided_votes=votes,
-            guided_keys=keys,
+            source_agreements=getattr(encoder_outputs, "source_agreements", None),
+            guided_votes=getattr(encoder_outputs, "guided_votes", None),
+            guided_keys=getattr(encoder_outputs, "guided_keys", None),
         )
         return outputs.to_tuple() if return_dict is False else outputs
+
+    def decoder_source(self, encoder_outputs: BaseModelOutput) -> dict[str, Tensor | None]:
+        """Arguments of the decoder's forward that come from the encoder's output, beside the hidden states."""
+        return {}
 
 
 class CapsuleForConditionalGenerationMixin(CapsulePreTrainedMixin):
@@ -296,7 +335,9 @@ class CapsuleForConditionalGenerationMixin(CapsulePreTrainedMixin):
         )
         guided = self._guide(outputs, attention_mask)
         context = outputs.last_hidden_state if guided is None else guided.context
-        logits = self.lm_head(context) + self.final_logits_bias
+        logits = self.lm_head(context)
+        if hasattr(self, "final_logits_bias"):
+            logits = logits + self.final_logits_bias
         assignment = None
         if guided is not None and output_agreements:
             assignment = self.guided_head.group_probabilities(guided.agreement)
@@ -393,10 +434,11 @@ class CapsuleForConditionalGenerationMixin(CapsulePreTrainedMixin):
         """As transformers' generate, and:
 
         Args:
-            output_agreements (`bool`, *optional*): also return `encoder_agreements`, `decoder_agreements` and
-                `guided_assignment` of the returned sequences; implies return_dict_in_generate. Position t of the last
-                two belongs to the step that produced token t + 1. They come from one more forward pass over the
-                finished sequences, so that they follow the chosen beams and cost nothing otherwise.
+            output_agreements (`bool`, *optional*): also return `encoder_agreements`, `decoder_agreements`,
+                `source_agreements` and `guided_assignment` of the returned sequences, as far as the model has them;
+                implies return_dict_in_generate. Position t of decoder_agreements and guided_assignment belongs to the
+                step that produced token t + 1. They come from one more forward pass over the finished sequences, so
+                that they follow the chosen beams and cost nothing otherwise.
 
         Raises:
             ValueError: if agreements are asked for without input_ids.
@@ -418,7 +460,6 @@ class CapsuleForConditionalGenerationMixin(CapsulePreTrainedMixin):
             output_agreements=True,
             use_cache=False,
         )
-        generated["encoder_agreements"] = forced.encoder_agreements
-        generated["decoder_agreements"] = forced.decoder_agreements
-        generated["guided_assignment"] = forced.guided_assignment
+        for name in ("encoder_agreements", "decoder_agreements", "source_agreements", "guided_assignment"):
+            generated[name] = getattr(forced, name)
         return generated

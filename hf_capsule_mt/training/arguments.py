@@ -19,26 +19,39 @@ def argument(help: str, default: Any = None) -> Any:
     return field(default=default, metadata={"help": help})
 
 
-# Architecture of a model from scratch where the recipe says nothing: the Transformer base model.
-ARCHITECTURE_DEFAULTS: dict[str, Any] = {
-    "d_model": 512,
-    "encoder_layers": 6,
-    "decoder_layers": 6,
-    "encoder_attention_heads": 8,
-    "decoder_attention_heads": 8,
-    "encoder_ffn_dim": 2048,
-    "decoder_ffn_dim": 2048,
-    "activation_function": "relu",
-    "scale_embedding": True,
-    "share_encoder_decoder_embeddings": True,
-    "max_position_embeddings": 512,
+# Longest sentence of a new model and its tokenizer, in tokens; recurrent models have no limit of their own.
+MAX_LENGTH = 512
+# Architecture of a model from scratch where the recipe says nothing, by model type: the Transformer base model, and
+# the base model of Wang et al. 2019.
+ARCHITECTURE_DEFAULTS: dict[str, dict[str, Any]] = {
+    "capsule-marian": {
+        "d_model": 512,
+        "encoder_layers": 6,
+        "decoder_layers": 6,
+        "encoder_attention_heads": 8,
+        "decoder_attention_heads": 8,
+        "encoder_ffn_dim": 2048,
+        "decoder_ffn_dim": 2048,
+        "activation_function": "relu",
+        "scale_embedding": True,
+        "share_encoder_decoder_embeddings": True,
+        "max_position_embeddings": MAX_LENGTH,
+    },
+    "capsule-rnn": {
+        "d_model": 512,
+        "encoder_layers": 4,
+        "decoder_layers": 3,
+        "activation_function": "relu",
+        "scale_embedding": True,
+        "share_encoder_decoder_embeddings": True,
+    },
 }
 REGULARISATION_DEFAULTS = {"dropout": 0.1, "attention_dropout": 0.0, "activation_dropout": 0.0}
 
 
 @dataclass
 class ModelArguments:
-    """The model: a checkpoint to start from, or the sizes of a new one, its layer aggregation and guided routing."""
+    """The model: a checkpoint to start from, or the family and sizes of a new one, and the systems in it."""
 
     _argument_group_name = "model"
 
@@ -46,9 +59,12 @@ class ModelArguments:
         "Start from this plain Marian or capsule checkpoint (folder or Hub name); by default a new model is built. "
         "A checkpoint keeps its own architecture, but takes the systems, dropout and label smoothing given here."
     )
+    model_type: Literal["capsule-marian", "capsule-rnn"] | None = argument(
+        "Family of a new model: a Transformer (capsule-marian, the default) or recurrent (capsule-rnn)."
+    )
     d_model: int | None = argument("Hidden size; new model: 512.")
-    encoder_layers: int | None = argument("New model: 6.")
-    decoder_layers: int | None = argument("New model: 6.")
+    encoder_layers: int | None = argument("New model: 6 (capsule-rnn: 4).")
+    decoder_layers: int | None = argument("New model: 6 (capsule-rnn: 3).")
     encoder_attention_heads: int | None = argument("New model: 8.")
     decoder_attention_heads: int | None = argument("New model: 8.")
     encoder_ffn_dim: int | None = argument("New model: 2048.")
@@ -62,7 +78,7 @@ class ModelArguments:
     activation_dropout: float | None = argument("New model: 0.")
     label_smoothing: float | None = argument("Label smoothing, inside the model; new model: 0.")
     aggregation: Literal["none", "linear", "dynamic", "dynamic_routing", "em_routing"] | None = argument(
-        "How the layers of a stack are combined (Dou et al. 2019); new model: em_routing."
+        "How the layers of a stack are combined (Dou et al. 2019); new model: em_routing (capsule-rnn: none)."
     )
     aggregate_encoder: bool | None = argument("New model: true.")
     aggregate_decoder: bool | None = argument("New model: true.")
@@ -85,11 +101,19 @@ class ModelArguments:
     bca_loss_weight: float | None = argument(
         "Of the bilingual content agreement loss of guided routing (paper: 1); new model: 0."
     )
+    source_memory: Literal["simple", "capsule", "attention", "hybrid"] | None = argument(
+        "capsule-rnn: what the decoder reads of the source (Wang et al. 2019); new model: capsule."
+    )
+    num_source_capsules: int | None = argument("capsule-rnn: M, output capsules of the memory; new model: 6.")
+    share_routing_weights: bool | None = argument("capsule-rnn: one W_j for all iterations; new model: false.")
+    position_aware_routing: bool | None = argument("capsule-rnn: capsules have positions; new model: true.")
+    separable_scoring: bool | None = argument("capsule-rnn: agreement by g(c) . g(h); new model: true.")
 
     def given(self) -> dict[str, Any]:
         """The config fields that were given, by name."""
         values = {name: value for name, value in vars(self).items() if value is not None}
-        values.pop("model_name_or_path", None)
+        for name in ("model_name_or_path", "model_type"):
+            values.pop(name, None)
         return values
 
 
@@ -112,7 +136,8 @@ class DataArguments:
     )
     dataset_config_name: str | None = argument("Configuration of the data set on the Hub.")
     data_dir: str | None = argument(
-        "Where relative file names are looked up; default: $HF_CAPSULE_MT_DATA, or else the current folder."
+        "Where relative file names are looked up; default: $HF_CAPSULE_MT_DATA, or else the current folder. Names "
+        "that start with ./ or ../ are always relative to the current folder."
     )
     max_train_samples: int | None = argument("Use the first so many training pairs (grammar: generate so many).")
     max_eval_samples: int | None = argument("The same for validation.")
@@ -122,8 +147,10 @@ class DataArguments:
     )
     tokenizer_algorithm: Literal["unigram", "bpe"] = argument("Of a new tokenizer.", "unigram")
     vocab_size: int = argument("Joint pieces of a new tokenizer, the 256 byte pieces included.", 32000)
-    max_source_length: int | None = argument("Longer training pairs are left out; default: max_position_embeddings.")
-    max_target_length: int | None = argument("Longer training pairs are left out; default: max_position_embeddings.")
+    max_source_length: int | None = argument(
+        "Longer training pairs are left out; default: max_position_embeddings (capsule-rnn: the tokenizer's limit)."
+    )
+    max_target_length: int | None = argument("The same for the target side.")
 
     def split_file(self, split: str) -> str | None:
         """The file of a split: "train", "validation" or "test"."""
@@ -252,6 +279,14 @@ class Arguments(NamedTuple):
     given: dict[str, Any]
 
 
+class ParsedArguments(NamedTuple):
+    """The dataclasses of a parser, filled; `given` has what differs from the defaults, by name."""
+
+    parts: tuple[Any, ...]
+    recipe: str | None
+    given: dict[str, Any]
+
+
 class _Parser(HfArgumentParser):
     """Raises ValueError instead of printing the usage of 170 arguments and leaving."""
 
@@ -261,13 +296,18 @@ class _Parser(HfArgumentParser):
 
 def build_parser() -> HfArgumentParser:
     """The parser of `train.py`, with one argument group per dataclass."""
-    return _Parser(
+    return recipe_parser(
         (ModelArguments, DataArguments, CapsuleSeq2SeqTrainingArguments),
-        usage="train.py [RECIPE.yaml] [--argument value ...]",
-        description="Train a translation model. RECIPE.yaml holds arguments by name; the command line overrides them. "
+        "train.py",
+        "Train a translation model. RECIPE.yaml holds arguments by name; the command line overrides them. "
         "Without any argument: recipes/grammar.yaml.",
-        allow_abbrev=False,
     )
+
+
+def recipe_parser(dataclass_types: Sequence[type], program: str, description: str) -> HfArgumentParser:
+    """The parser of a command that takes a recipe and arguments over it, with one argument group per dataclass."""
+    usage = f"{program} [RECIPE.yaml] [--argument value ...]"
+    return _Parser(dataclass_types, prog=program, usage=usage, description=description, allow_abbrev=False)
 
 
 def parse_arguments(argv: Sequence[str], default_recipe: str | Path | None = None) -> Arguments:
@@ -282,12 +322,31 @@ def parse_arguments(argv: Sequence[str], default_recipe: str | Path | None = Non
         ValueError: an unknown, missing or invalid argument, with the nearest valid name.
         FileNotFoundError: no such recipe.
     """
-    parser, argv = build_parser(), list(argv)
+    parsed = parse_recipe(build_parser(), argv, default_recipe)
+    arguments = Arguments(*parsed.parts, recipe=parsed.recipe, given=parsed.given)
+    arguments.data.validate()
+    return arguments
+
+
+def parse_recipe(
+    parser: HfArgumentParser, argv: Sequence[str], default_recipe: str | Path | None = None
+) -> ParsedArguments:
+    """
+    Fill the dataclasses of a parser from a recipe and the command line.
+
+    Args:
+        parser: from `recipe_parser`.
+        argv, default_recipe: as for `parse_arguments`.
+
+    Raises:
+        ValueError, FileNotFoundError: as for `parse_arguments`.
+    """
+    argv = list(argv)
     recipe = str(default_recipe) if default_recipe is not None and not argv else None
     if argv and not argv[0].startswith("-"):
         recipe = argv.pop(0)
     known = [name for dtype in parser.dataclass_types for name in _field_names(dtype)]
-    values = _read_recipe(Path(recipe), known) if recipe is not None else {}
+    values = _read_recipe(Path(recipe), known, parser.prog) if recipe is not None else {}
     given = [token for name, value in values.items() for token in _as_tokens(name, value)]
     if recipe is not None:
         try:
@@ -298,20 +357,18 @@ def parse_arguments(argv: Sequence[str], default_recipe: str | Path | None = Non
     parser.set_defaults(**{name: None for name, value in values.items() if value is None})
     namespace, unknown = parser.parse_known_args([*given, *argv])
     if unknown:
-        raise ValueError(_describe_unknown(unknown[0], known))
+        raise ValueError(_describe_unknown(unknown[0], known, parser.prog))
     # Before the dataclasses convert them and fill in others.
     differing = {name: value for name, value in vars(namespace).items() if value != defaults[name]}
-    parts = [dtype(**{n: getattr(namespace, n) for n in _field_names(dtype)}) for dtype in parser.dataclass_types]
-    arguments = Arguments(*parts, recipe=recipe, given=differing)
-    arguments.data.validate()
-    return arguments
+    parts = (dtype(**{n: getattr(namespace, n) for n in _field_names(dtype)}) for dtype in parser.dataclass_types)
+    return ParsedArguments(tuple(parts), recipe, differing)
 
 
 def _field_names(dtype: type) -> list[str]:
     return [f.name for f in dataclasses.fields(dtype) if f.init]
 
 
-def _read_recipe(path: Path, known: list[str]) -> dict[str, Any]:
+def _read_recipe(path: Path, known: list[str], program: str) -> dict[str, Any]:
     if not path.is_file():
         present = sorted(str(p) for p in path.parent.glob("*.yaml"))
         hint = f"; there are: {', '.join(present)}" if present else ""
@@ -324,7 +381,7 @@ def _read_recipe(path: Path, known: list[str]) -> dict[str, Any]:
         raise ValueError(f"{path}: a recipe is a list of 'argument: value' lines")
     for key in values:
         if key not in known:
-            raise ValueError(f"{path}: unknown key {key!r}{_nearest(str(key), known)}")
+            raise ValueError(f"{path}: unknown key {key!r}{_nearest(str(key), known, program)}")
     # An unquoted no is false in YAML.
     return {key: "no" if value is False and key.endswith("_strategy") else value for key, value in values.items()}
 
@@ -339,13 +396,13 @@ def _as_tokens(name: str, value: Any) -> list[str]:
     return [f"--{name}={text}"]
 
 
-def _describe_unknown(token: str, known: list[str]) -> str:
+def _describe_unknown(token: str, known: list[str], program: str) -> str:
     if not token.startswith("-"):
         return f"unexpected value {token!r}: a recipe comes first, everything else is --argument value"
     name = token.lstrip("-").split("=")[0].replace("-", "_")
-    return f"unknown argument --{name}{_nearest(name, known, '--')}"
+    return f"unknown argument --{name}{_nearest(name, known, program, '--')}"
 
 
-def _nearest(name: str, known: list[str], prefix: str = "") -> str:
+def _nearest(name: str, known: list[str], program: str, prefix: str = "") -> str:
     matches = difflib.get_close_matches(name, known, n=1)
-    return f"; did you mean {prefix}{matches[0]}?" if matches else "; see train.py --help"
+    return f"; did you mean {prefix}{matches[0]}?" if matches else f"; see {program} --help"

@@ -84,6 +84,6 @@ def relative(path: str | Path) -> str:
     return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
 
 
-def run_command(argv: Sequence[str]) -> str:
+def run_command(argv: Sequence[str], program: Sequence[str] = ("train.py",)) -> str:
     """The command line of a run."""
-    return shlex.join(["python", "train.py", *argv])
+    return shlex.join(["python", *program, *argv])

@@ -16,6 +16,7 @@ from transformers import EarlyStoppingCallback, PreTrainedConfig, TrainerCallbac
 from transformers.utils.logging import disable_progress_bar
 
 from ..evaluation.scores import score
+from ..models.pipeline_translation import max_positions
 from . import report
 from .averaging import STATE, average_checkpoints, checkpoints_by_step, is_complete
 from .setup import RESULTS, Setup
@@ -123,7 +124,11 @@ def describe(setup: Setup, trainer: CapsuleSeq2SeqTrainer) -> str:
 
 def systems(config: PreTrainedConfig) -> str:
     """The systems that a model consists of, in words."""
-    names = [f"aggregation {config.aggregation}"]
+    names = []
+    if config.model_type == "capsule-rnn":
+        names.append(f"source memory {config.source_memory}")
+    if config.aggregation != "none" or not names:
+        names.append(f"aggregation {config.aggregation}")
     if config.guided_routing != "none":
         names.append(f"guided routing {config.guided_routing}")
     for name in ("bow_loss_weight", "bca_loss_weight"):
@@ -191,9 +196,8 @@ def save(trainer: CapsuleSeq2SeqTrainer) -> None:
         k: v for k, v in trainer.generation_options(training.test_num_beams[-1]).items() if k != "do_sample"
     }
     kept = model.generation_config
-    model.generation_config = type(kept).from_dict(
-        {**kept.to_dict(), "max_length": model.config.max_position_embeddings, **scored_with}
-    )
+    longest = max_positions(model.config, "decoder") or trainer.processing_class.model_max_length
+    model.generation_config = type(kept).from_dict({**kept.to_dict(), "max_length": longest, **scored_with})
     trainer.save_model(training.output_dir)
     model.generation_config = kept
 

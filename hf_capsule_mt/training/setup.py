@@ -14,15 +14,23 @@ import torch
 from datasets import Dataset
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
-from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase, set_seed
+from transformers import (
+    AutoModelForSeq2SeqLM,
+    AutoTokenizer,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    set_seed,
+)
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from ..data.batching import EncodedPairs, encode_pairs
 from ..data.corpus import MissingSplitError, load_split
 from ..data.tokenizer import train_tokenizer
-from ..models.configuration_capsule_marian import CapsuleMarianConfig
-from ..models.modeling_capsule_marian import CapsuleMarianMTModel
+from ..models.pipeline_translation import max_positions
 from .arguments import (
     ARCHITECTURE_DEFAULTS,
+    MAX_LENGTH,
     REGULARISATION_DEFAULTS,
     Arguments,
     CapsuleSeq2SeqTrainingArguments,
@@ -67,16 +75,16 @@ def prepare(arguments: Arguments) -> Setup:
         raise ValueError("there is no validation set: give validation_file, or set eval_strategy to no")
     if arguments.model.model_name_or_path is None:
         # For its mistakes, before a tokenizer is trained.
-        _new_config(arguments.model.given())
+        _new_config(arguments.model)
     tokenizer = _tokenizer(arguments, splits["train"], checkpoint)
     model = _model(arguments, tokenizer)
     if checkpoint is not None:
         _check_same_model(model, checkpoint)
-    positions = model.config.max_position_embeddings
+    positions = max_positions(model.config, "encoder")
     limits = {}
     for name in ("max_source_length", "max_target_length"):
-        limits[name] = getattr(data, name) or positions
-        if limits[name] > positions:
+        limits[name] = getattr(data, name) or positions or tokenizer.model_max_length
+        if positions is not None and limits[name] > positions:
             raise ValueError(f"{name}={limits[name]} is more than the model's max_position_embeddings={positions}")
     train = encode_pairs(splits["train"]["source"][:], splits["train"]["target"][:], tokenizer, **limits)
     _check_vocabulary(model, tokenizer, train)
@@ -147,7 +155,9 @@ def _tokenizer(arguments: Arguments, train: Dataset, checkpoint: Path | None) ->
     source = checkpoint or data.tokenizer_name_or_path or arguments.model.model_name_or_path
     if source is not None:
         return _loading("tokenizer", str(source), AutoTokenizer.from_pretrained)
-    length = arguments.model.max_position_embeddings or ARCHITECTURE_DEFAULTS["max_position_embeddings"]
+    length = arguments.model.max_position_embeddings or max(
+        MAX_LENGTH, data.max_source_length or 0, data.max_target_length or 0
+    )
     with training.main_process_first(local=False, desc="training the tokenizer"):
         if training.process_index == 0:
             texts = train["source"][:] + train["target"][:]
@@ -157,7 +167,7 @@ def _tokenizer(arguments: Arguments, train: Dataset, checkpoint: Path | None) ->
 
 
 def _model(arguments: Arguments, tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:
-    name, given = arguments.model.model_name_or_path, arguments.model.given()
+    name = arguments.model.model_name_or_path
     if name is None:
         tokens = dict(
             vocab_size=len(tokenizer),
@@ -166,19 +176,54 @@ def _model(arguments: Arguments, tokenizer: PreTrainedTokenizerBase) -> PreTrain
             forced_eos_token_id=tokenizer.eos_token_id,
             decoder_start_token_id=tokenizer.pad_token_id,
         )
-        return CapsuleMarianMTModel(_new_config(given, **tokens))
+        return AutoModelForSeq2SeqLM.from_config(_new_config(arguments.model, **tokens))
     if (Path(name) / WEIGHTS).exists():
         check_weights_file(Path(name) / WEIGHTS)
-    options = {key: value for key, value in given.items() if key not in ARCHITECTURE_DEFAULTS}
-    config = _loading("model", name, partial(_valid, CapsuleMarianConfig.from_pretrained), **options)
+    config_class = _config_class(name)
+    if arguments.model.model_type not in (None, config_class.model_type):
+        raise ValueError(f"{name} is of model_type {config_class.model_type}, not {arguments.model.model_type}")
+    given = _known(config_class, arguments.model.given())
+    kept = ARCHITECTURE_DEFAULTS[config_class.model_type]
+    options = {key: value for key, value in given.items() if key not in kept}
+    config = _loading("model", name, partial(_valid, config_class.from_pretrained), **options)
     other = [f"{k}={getattr(config, k)}, not {given[k]}" for k in given if getattr(config, k) != given[k]]
     if other:
         logger.warning(f"{name} keeps its own architecture: {'; '.join(other)}")
-    return _loading("model", name, CapsuleMarianMTModel.from_pretrained, config=config, dtype=torch.float32)
+    return _loading("model", name, AutoModelForSeq2SeqLM.from_pretrained, config=config, dtype=torch.float32)
 
 
-def _new_config(given: dict[str, Any], **tokens: int) -> CapsuleMarianConfig:
-    return _valid(CapsuleMarianConfig, **{**ARCHITECTURE_DEFAULTS, **REGULARISATION_DEFAULTS, **given, **tokens})
+def _new_config(arguments: ModelArguments, **tokens: int) -> PreTrainedConfig:
+    config_class = CONFIG_MAPPING[arguments.model_type or "capsule-marian"]
+    fields = _field_names(config_class)
+    regularisation = {name: value for name, value in REGULARISATION_DEFAULTS.items() if name in fields}
+    given = _known(config_class, arguments.given())
+    return _valid(
+        config_class, **{**ARCHITECTURE_DEFAULTS[config_class.model_type], **regularisation, **given, **tokens}
+    )
+
+
+def _config_class(name: str) -> type[PreTrainedConfig]:
+    """The capsule configuration that reads this checkpoint."""
+    model_type = _loading("model", name, PreTrainedConfig.get_config_dict)[0].get("model_type")
+    classes = [CONFIG_MAPPING[capsule_type] for capsule_type in ARCHITECTURE_DEFAULTS]
+    types = {t: c for c in classes for t in (c.parent_model_type, c.model_type) if t is not None}
+    if model_type not in types:
+        raise ValueError(
+            f"{name} is a model of type {model_type!r}, but training can start from {', '.join(types)} only"
+        )
+    return types[model_type]
+
+
+def _known(config_class: type[PreTrainedConfig], given: dict[str, Any]) -> dict[str, Any]:
+    """The fields given, all of which this family has to know."""
+    foreign = [name for name in given if name not in _field_names(config_class)]
+    if foreign:
+        raise ValueError(f"{', '.join(foreign)}: a {config_class.model_type} model has no such field; leave it out")
+    return given
+
+
+def _field_names(config_class: type[PreTrainedConfig]) -> set[str]:
+    return {field.name for field in dataclasses.fields(config_class)}
 
 
 def _valid(build: Callable[..., Any], *args: Any, **fields: Any) -> Any:
@@ -198,9 +243,16 @@ def _loading(what: str, name: str, load: Callable[..., Any], **options: Any) -> 
 
 def _check_same_model(model: PreTrainedModel, checkpoint: Path) -> None:
     """The weights of another model would be refused late, or be loaded in part."""
-    saved = CapsuleMarianConfig.from_pretrained(checkpoint)
+    config_class = _config_class(str(checkpoint))
+    if config_class is not type(model.config):
+        raise ValueError(
+            f"{checkpoint} cannot be resumed with another model: model_type={model.config.model_type} (checkpoint: "
+            f"{config_class.model_type})"
+        )
+    saved = config_class.from_pretrained(checkpoint)
     free = {"model_name_or_path", "label_smoothing", *REGULARISATION_DEFAULTS}
-    names = [field.name for field in dataclasses.fields(ModelArguments) if field.name not in free]
+    fields = _field_names(config_class) - free
+    names = [field.name for field in dataclasses.fields(ModelArguments) if field.name in fields]
     other = [
         f"{name}={getattr(model.config, name)} (checkpoint: {getattr(saved, name)})"
         for name in names

@@ -1,0 +1,114 @@
+"""Configuration of recurrent capsule models."""
+
+from typing import ClassVar
+
+from huggingface_hub.dataclasses import strict
+from transformers import PreTrainedConfig
+
+from .capsule_configuration import CapsuleConfigMixin, check_choice, check_minimum
+
+SOURCE_MEMORIES = ("simple", "capsule", "attention", "hybrid")
+
+
+@strict
+class CapsuleRNNConfig(CapsuleConfigMixin, PreTrainedConfig):
+    """Recurrent translation models: CapsNMT (Wang et al. 2019), its baselines, and attention RNMT.
+
+    The defaults are CapsNMT base with its three additions. `CapsuleConfigMixin` documents the fields that all families
+    share; of those, layer aggregation is "none" here, and routing_iterations also is the R of the capsule memory.
+
+    Args:
+        vocab_size, decoder_vocab_size (`int`): number of tokens; the decoder has its own number only without
+            share_encoder_decoder_embeddings, and defaults to vocab_size.
+        d_model (`int`): width of every layer, an even number: each direction of the encoder has half of it.
+        encoder_layers, decoder_layers (`int`): bidirectional LSTM layers, and LSTM layers.
+        source_memory (`str`): what the decoder reads of the source: "simple", the maximum, mean, first and last state
+            (Wang et al. Eq. 2-4); "capsule", the states routed to output capsules (CapsNMT); "attention", additive
+            attention over the states (RNMT); "hybrid", capsules and attention together.
+        num_source_capsules (`int`): M, the number of output capsules of the memory.
+        share_routing_weights (`bool`): one W_j for all iterations, instead of one for each ("non-sharing weight").
+        position_aware_routing (`bool`): positions are added to input and output capsules ("position-aware").
+        separable_scoring (`bool`): agreement is scored by g(c_j) . g(h_i) (Eq. 14), not c_j . f(h_i) (Eq. 12).
+        scale_embedding (`bool`): multiply embeddings by sqrt(d_model).
+        share_encoder_decoder_embeddings (`bool`): one embedding for both languages. The output projection always
+            shares the decoder's.
+        dropout (`float`): of embeddings and of the output of every sub-layer.
+    """
+
+    model_type = "capsule-rnn"
+    attribute_map: ClassVar[dict[str, str]] = {"hidden_size": "d_model", "num_hidden_layers": "decoder_layers"}
+
+    vocab_size: int = 58101
+    decoder_vocab_size: int | None = None
+    d_model: int = 512
+    encoder_layers: int = 4
+    decoder_layers: int = 3
+    source_memory: str = "capsule"
+    num_source_capsules: int = 6
+    share_routing_weights: bool = False
+    position_aware_routing: bool = True
+    separable_scoring: bool = True
+    dropout: float | int = 0.1
+    activation_function: str = "relu"
+    init_std: float = 0.02
+    scale_embedding: bool = True
+    share_encoder_decoder_embeddings: bool = True
+    tie_word_embeddings: bool = True
+    use_cache: bool = True
+    is_encoder_decoder: bool = True
+    pad_token_id: int | None = 58100
+    eos_token_id: int | list[int] | None = 0
+    bos_token_id: int | None = None
+    decoder_start_token_id: int | None = 58100
+    forced_eos_token_id: int | list[int] | None = None
+
+    aggregation: str = "none"
+    aggregate_encoder: bool = True
+    aggregate_decoder: bool = True
+    capsule_inputs: str = "all_layers"
+    linear_inputs: str = "layers"
+    num_capsules: int | None = None
+    routing_iterations: int = 3
+    aggregation_init: str = "identity"
+    aggregation_hidden_size: int | None = None
+    em_inverse_temperature: float | int = 1.0
+    guided_routing: str = "none"
+    num_past_capsules: int = 2
+    num_future_capsules: int = 2
+    num_redundant_capsules: int = 2
+    guided_capsule_size: int = 256
+    guided_hidden_size: int | None = None
+    bow_loss_weight: float | int = 0.0
+    bca_loss_weight: float | int = 0.0
+    label_smoothing: float | int = 0.0
+
+    def __post_init__(self, **kwargs) -> None:
+        self.decoder_vocab_size = self.decoder_vocab_size or self.vocab_size
+        super().__post_init__(**kwargs)
+
+    def attends(self) -> bool:
+        """Whether the decoder reads every source position; otherwise a step's cost does not depend on S."""
+        return self.source_memory in ("attention", "hybrid")
+
+    def validate_recurrent(self) -> None:
+        """Checks the fields of the recurrent family, at construction and at save.
+
+        Raises:
+            ValueError: names the field, its value and what is allowed.
+        """
+        check_choice("source_memory", self.source_memory, SOURCE_MEMORIES)
+        check_minimum("num_source_capsules", self.num_source_capsules, 1)
+        if self.d_model < 2 or self.d_model % 2:
+            raise ValueError(f"d_model={self.d_model} must be even: each direction of the encoder has half of it")
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"dropout={self.dropout} must be at least 0 and less than 1")
+        if not self.tie_word_embeddings:
+            raise ValueError("tie_word_embeddings=False is not supported: the output shares the decoder's embedding")
+        if self.share_encoder_decoder_embeddings and self.decoder_vocab_size != self.vocab_size:
+            raise ValueError(
+                f"decoder_vocab_size={self.decoder_vocab_size} differs from vocab_size={self.vocab_size}: set "
+                "share_encoder_decoder_embeddings=False, or leave it out"
+            )
+
+
+__all__ = ["CapsuleRNNConfig"]
