@@ -3,10 +3,10 @@
     python benchmarks/latency.py runs/multi30k/baseline runs/multi30k/capsnmt runs/multi30k/rnmt \\
         --source DATA/multi30k/test2016.en --output benchmarks/results/latency_multi30k.json
 
-Every sentence is translated alone by every model before the next one comes, in an order that changes, so that drifts of
-the machine hit all of them alike. A time includes tokenization. The translations differ in length between models, so
-the time per target word is given as well. The ratio is that of the total times; its interval (95 %) is a bootstrap over
-the sentences.
+Every sentence is translated alone by every model before the next one comes, in an order that changes, so that drifts
+of the machine hit all of them alike. A time includes tokenization. The translations differ in length between models,
+so the time per target word is given as well. The ratio is that of the total times; its interval (95 %) is a bootstrap
+over the sentences.
 """
 
 import argparse

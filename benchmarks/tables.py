@@ -48,6 +48,46 @@ GUIDED_SYSTEMS = {
     "clf": System(f'guided_routing="classifier", {BOTH}', "CLF + BOW + BCA", "-", "guided_classifier"),
     "attn": System(f'guided_routing="attention", {BOTH}', "ATTN + BOW + BCA", "-", "guided_attention"),
 }
+ABLATIONS = {
+    "share_routing_weights": "True",
+    "position_aware_routing": "False",
+    "separable_scoring": "False",
+}
+
+
+def ablation(*names: str) -> str:
+    """Configuration of CapsNMT with these fields against their defaults."""
+    return ", ".join(['source_memory="capsule"', *(f"{name}={ABLATIONS[name]}" for name in names)])
+
+
+# by recipe; Wang et al. 2019, Tables 1 and 2: BLEU on newstest2014 (En-De)
+RECURRENT_SYSTEMS = {
+    "baseline": System('`CapsuleMarianConfig(aggregation="none")`', "Transformer", "27.3", "-"),
+    "simple": System('`source_memory="simple"`', "simple aggregation", "21.3", "-"),
+    "capsnmt_base": System(f"`{ablation(*ABLATIONS)}`", "base CapsNMT", "24.7", "-"),
+    "capsnmt_non_shared": System(
+        f"`{ablation('position_aware_routing', 'separable_scoring')}`", "+ non-shared weights", "25.1", "-"
+    ),
+    "capsnmt_position_aware": System(f"`{ablation('separable_scoring')}`", "+ position-aware routing", "25.3", "-"),
+    "capsnmt": System(f"`{ablation()}`", "+ separable scoring: CapsNMT", "25.7", "-"),
+    "capsnmt_kd": System("the same, on a teacher's translations", "+ knowledge distillation", "26.9", "-"),
+    "rnmt": System('`source_memory="attention"`', "RNMT", "-", "-"),
+    "rnmt_gdr": System('`source_memory="attention", guided_routing="routing"`', "RNMT + GDR", "-", "-"),
+    "rnmt_gdr_full": System(
+        f'`source_memory="attention", guided_routing="routing", {BOTH}`', "RNMT + GDR + BOW + BCA", "-", "-"
+    ),
+    "hybrid": System('`source_memory="hybrid"`', "hybrid", "-", "-"),
+}
+# by name in linear_time.py
+LINEAR_TIME_SYSTEMS = {
+    "transformer": "Transformer",
+    "rnmt": "RNMT",
+    "hybrid": "hybrid, M = 6",
+    "simple": "simple aggregation",
+    "capsnmt_4": "CapsNMT, M = 4",
+    "capsnmt_6": "CapsNMT, M = 6",
+    "capsnmt_8": "CapsNMT, M = 8",
+}
 PROBED = {recipe: system.name for recipe, system in GUIDED_SYSTEMS.items()} | {"gdr_light": "GDR + BOW x 0.1 + BCA"}
 # runs that start from the trained baseline, by paper
 CONTINUED = {"baseline_continued": "the baseline itself", "em_routing_paper": "EM routing as printed"}
@@ -73,11 +113,35 @@ def systems_table() -> str:
         "",
         *rows_of(GUIDED_SYSTEMS, "paper, NIST Zh-En"),
         "",
-        *run_notes([*LAYER_SYSTEMS, *GUIDED_SYSTEMS]),
+        *recurrent_rows(),
+        "",
+        *run_notes([*LAYER_SYSTEMS, *GUIDED_SYSTEMS, *RECURRENT_SYSTEMS]),
         "",
         SPEED_NOTE,
     ]
     return "\n".join(parts)
+
+
+def recurrent_rows() -> list[str]:
+    """The table of the recurrent family, with the time to translate one sentence beside the Transformer's."""
+    latency = load(ROOT / "benchmarks/results/latency_multi30k.json")
+    lines = [
+        "| `CapsuleRNNConfig(...)` | system | paper, WMT14 En-De | val | test2016 greedy | test2016 beam 5 "
+        "| parameters | latency, greedy | latency, beam 5 |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for recipe, system in RECURRENT_SYSTEMS.items():
+        results = load(ROOT / f"results/multi30k/{recipe}.json")
+        times = [latency_cell(latency["results"][beams].get(recipe)) if latency else "-" for beams in ("1", "5")]
+        size = f"{results['parameters'] / 1e6:.2f}M" if results else "-"
+        cells = [system.configuration, system.name, system.paper, *bleu_cells(results), size, *times]
+        lines.append("| " + " | ".join(cells) + " |")
+    return lines
+
+
+def latency_cell(row: dict | None) -> str:
+    """Milliseconds per sentence and the ratio to the Transformer."""
+    return f"{row['milliseconds']:.0f} ms ({row['ratio']:.2f}x)" if row else "-"
 
 
 def rows_of(systems: dict[str, System], paper_head: str) -> list[str]:
@@ -177,9 +241,53 @@ def memory_table() -> str:
     return "\n".join(lines)
 
 
+def linear_time_table() -> str:
+    """Time against the source's length, from the shortest to the longest measured."""
+    record = load(ROOT / "benchmarks/results/linear_time.json")
+    if record is None:
+        return "not run"
+    first, last = str(record["lengths"][0]), str(record["lengths"][-1])
+    lines = [
+        f"| system | operations per token, S = {first} | S = {last} | ms per token, S = {first} | S = {last} "
+        f"| % per 1,000 words | encoder's exponent | ms per sentence, S = {last} |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for name, row in record["results"].items():
+        times, slope, growth = row["times"], row["token_slope"], row["encoder_growth"]
+        cells = [LINEAR_TIME_SYSTEMS[name]]
+        cells += [f"{row['operations_per_token'][length] / 1e6:.2f}M" for length in (first, last)]
+        cells += [timed(times["token"][length]) for length in (first, last)]
+        cells.append(interval(slope["percent_per_1000_words"], slope["percent_per_1000_words_interval"], 1))
+        cells.append(interval(growth["exponent"], growth["exponent_interval"], 2))
+        cells.append(timed(times["sentence"][last]))
+        lines.append("| " + " | ".join(cells) + " |")
+    conditions = (
+        f"Base size (d {record['d_model']}, V {record['vocab_size']:,}; recurrent 4 + 3 layers, Transformer 6 + 6), "
+        f"one sentence, greedy, {record['tokens']} target tokens, {record['rounds']} rounds on "
+        f"{record['environment']['threads']} threads; in parentheses ratios to the Transformer in the same round, in "
+        "brackets 95 % intervals. A time per token is flat if the interval of its growth contains 0; an encoder is "
+        "linear if its exponent is 1. All in one run of `benchmarks/linear_time.py` "
+        "(`benchmarks/results/linear_time.json`)."
+    )
+    return "\n".join([*lines, "", conditions])
+
+
+def timed(times: dict) -> str:
+    """Median milliseconds, and the ratio to the Transformer."""
+    return f"{times['median_ms']:.3g} ({times['ratio']:.2f}x)"
+
+
+def interval(value: float, bounds: list[float], digits: int) -> str:
+    """An estimate and its interval."""
+    return f"{value:.{digits}f} [{bounds[0]:.{digits}f}, {bounds[1]:.{digits}f}]"
+
+
 SPEED_NOTE = (
     "Times are medians of ratios to transformers' own `MarianMTModel` of the same size, measured side by side in one "
-    "run of `benchmarks/speed.py` (its results, with quartiles: `benchmarks/results/speed_yardstick.json`)."
+    "run of `benchmarks/speed.py` (its results, with quartiles: `benchmarks/results/speed_yardstick.json`). Latencies "
+    "are means per sentence of the trained models over the first sentences of test2016, one at a time, also in one "
+    "run (`benchmarks/latency.py`, with intervals: `benchmarks/results/latency_multi30k.json`); the paper reports 225 "
+    "ms for the Transformer and 153 ms (0.68x) for CapsNMT."
 )
 
 
@@ -215,6 +323,7 @@ def main() -> int:
         ("docs/paper_index.md", "continued", continued_table(CONTINUED)),
         ("docs/paper_index.md", "continued_guided", continued_table(CONTINUED_GUIDED)),
         ("docs/paper_index.md", "memory", memory_table()),
+        ("docs/paper_index.md", "linear_time", linear_time_table()),
     ):
         path = ROOT / file
         before = path.read_text(encoding="utf-8")

@@ -64,8 +64,12 @@ def test_guided_routing(workplace, capsys):
     assert losses.count("tensor(") == 4 and re.fullmatch(r"torch\.Size\(\[1, \d+, \d+, 3\]\)", shape)
 
 
+def test_recurrent_models(workplace, capsys):
+    assert re.search(r"^3 torch\.Size\(\[1, \d+, 6\]\)$", run("recurrent", capsys), re.M)
+
+
 def test_every_code_block_is_tested():
-    assert set(CODE) == {"translate", "convert", "agreements", "guided"}
+    assert set(CODE) == {"translate", "convert", "agreements", "guided", "recurrent"}
     assert README.count("```python") == len(CODE)
 
 

@@ -3,7 +3,12 @@
 import torch
 from transformers import MarianConfig
 
-from hf_capsule_mt import CapsuleMarianConfig, CapsuleMarianMTModel
+from hf_capsule_mt import (
+    CapsuleMarianConfig,
+    CapsuleMarianMTModel,
+    CapsuleRNNConfig,
+    CapsuleRNNForConditionalGeneration,
+)
 
 PAD, EOS = 0, 1
 VOCAB, TARGET_VOCAB = 53, 47
@@ -27,6 +32,19 @@ SIZES = dict(
     guided_hidden_size=13,
 )
 
+RNN_SIZES = dict(
+    vocab_size=VOCAB,
+    d_model=14,
+    encoder_layers=2,
+    decoder_layers=3,
+    num_source_capsules=5,
+    pad_token_id=PAD,
+    eos_token_id=EOS,
+    decoder_start_token_id=PAD,
+    init_std=0.4,
+    guided_capsule_size=11,
+    guided_hidden_size=13,
+)
 
 # a guided model with both losses, as fields of a config or arguments of a run
 GUIDED = {
@@ -65,12 +83,29 @@ def capsule_model(seed: int = 0, **overrides) -> CapsuleMarianMTModel:
     return open_gates(CapsuleMarianMTModel(capsule_config(**overrides))).eval()
 
 
+def rnn_config(**overrides) -> CapsuleRNNConfig:
+    return CapsuleRNNConfig(**(RNN_SIZES | overrides))
+
+
+def rnn_model(seed: int = 0, **overrides) -> CapsuleRNNForConditionalGeneration:
+    """A tiny recurrent model in eval mode; no parameter is zero or constant, not even the embedding of padding."""
+    torch.manual_seed(seed)
+    model = CapsuleRNNForConditionalGeneration(rnn_config(**overrides))
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter += 0.3 * torch.randn(parameter.shape)
+            if name.endswith("layer_norm.weight"):
+                # of both signs, so that the residual connections do not repeat the last token forever
+                parameter.normal_(std=1.5)
+    return model.eval()
+
+
 def gradients(model: torch.nn.Module) -> dict[str, torch.Tensor]:
     """Copies of the gradients that there are, by parameter."""
     return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
 
 
-def run_whole_and_in_parts(model: CapsuleMarianMTModel) -> tuple:
+def run_whole_and_in_parts(model: torch.nn.Module) -> tuple:
     """Forward and backward over five sentences at once, then over the same in three micro-batches.
 
     Returns the output and gradients of the first, and the three outputs of the second, whose gradients add up on the
@@ -89,7 +124,7 @@ def run_whole_and_in_parts(model: CapsuleMarianMTModel) -> tuple:
     return whole, expected, parts
 
 
-def assert_checkpointing_keeps_gradients(model: CapsuleMarianMTModel) -> None:
+def assert_checkpointing_keeps_gradients(model: torch.nn.Module) -> None:
     """Gradient checkpointing changes no gradient of a model without dropout."""
     model.train()
     batch = sentence_batch()

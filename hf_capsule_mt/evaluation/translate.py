@@ -51,6 +51,38 @@ def translate(
     Raises:
         ValueError: `max_tokens` below one, a single string for `sentences`, or more than one translation a sentence.
     """
+    batches = translate_batches(model, tokenizer, sentences, max_tokens=max_tokens, **generate_kwargs)
+    translations = [""] * len(sentences)
+    done = sum(not sentence.strip() for sentence in sentences)
+    if progress is not None and done == len(sentences):
+        progress(done, len(sentences))
+    for positions, texts in batches:
+        for position, text in zip(positions, texts, strict=True):
+            translations[position] = text
+        done += len(positions)
+        if progress is not None:
+            progress(done, len(sentences))
+    return translations
+
+
+def translate_batches(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    sentences: Sequence[str],
+    *,
+    max_tokens: int = 4096,
+    **generate_kwargs: Any,
+) -> Iterator[tuple[list[int], list[str]]]:
+    """
+    The work of `translate`, whose arguments and promises it shares, batch by batch.
+
+    Returns:
+        An iterator over the batches, longest sentences first: the positions of their sentences and the translations of
+        these. Blank sentences are in none.
+
+    Raises:
+        ValueError: as `translate`; at the call, not at the first batch.
+    """
     if max_tokens < 1:
         raise ValueError(f"max_tokens must be at least 1, got {max_tokens}")
     if isinstance(sentences, str):
@@ -62,20 +94,15 @@ def translate(
             " use the translation pipeline for several"
         )
     num_beams = generation_value(model, generate_kwargs, "num_beams") or 1
-    translations = [""] * len(sentences)
     positions = [position for position, sentence in enumerate(sentences) if sentence.strip()]
     sources = _encode(model, tokenizer, [sentences[position] for position in positions])
-    done = len(sentences) - len(positions)
-    if progress is not None and not positions:
-        progress(done, len(sentences))
-    for batch in _batches([len(source) for source in sources], max_tokens // num_beams):
-        texts = _translate_batch(model, tokenizer, [sources[row] for row in batch], generate_kwargs)
-        for row, text in zip(batch, texts, strict=True):
-            translations[positions[row]] = text
-        done += len(batch)
-        if progress is not None:
-            progress(done, len(sentences))
-    return translations
+    return (
+        (
+            [positions[row] for row in batch],
+            _translate_batch(model, tokenizer, [sources[row] for row in batch], generate_kwargs),
+        )
+        for batch in _batches([len(source) for source in sources], max_tokens // num_beams)
+    )
 
 
 def _encode(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, sentences: list[str]) -> list[Tensor]:

@@ -276,6 +276,7 @@ def sinusoids(positions: Tensor, width: int, dtype: torch.dtype) -> Tensor:
         [..., d]: the sines of ceil(d / 2) frequencies, then the cosines.
     """
     half = (width + 1) // 2
-    frequencies = 10_000 ** (-2 * torch.arange(half, device=positions.device, dtype=torch.float32) / width)
+    steps = torch.arange(half, device=positions.device, dtype=inner_dtype(dtype))
+    frequencies = 10_000 ** (-2 * steps / width)
     angles = positions.unsqueeze(-1) * frequencies
     return torch.cat([angles.sin(), angles.cos()], dim=-1)[..., :width].to(dtype)

@@ -191,7 +191,7 @@ class RNNDecoder(CapsuleRNNPreTrainedModel):
         use_cache = self.config.use_cache if use_cache is None else use_cache
         if use_cache and past_key_values is None:
             past_key_values = RecurrentCache(len(self.layers))
-        mask = None if encoder_attention_mask is None else encoder_attention_mask.bool()
+        mask = None if self.attention is None or encoder_attention_mask is None else encoder_attention_mask.bool()
         states, weights = [hidden], None
         for index, layer in enumerate(self.layers):
             state = None if past_key_values is None else past_key_values.layers[index].state()

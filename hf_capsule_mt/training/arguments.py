@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, NoReturn
 
+import torch
 import yaml
 from transformers import HfArgumentParser, Seq2SeqTrainingArguments
 
@@ -230,6 +231,8 @@ class CapsuleSeq2SeqTrainingArguments(Seq2SeqTrainingArguments):
 
     def __post_init__(self) -> None:
         self._check()
+        # unless told, several processes on a machine without an accelerator do not find each other
+        self.use_cpu = self.use_cpu or not torch.accelerator.is_available()
         super().__post_init__()
 
     def _check(self) -> None:

@@ -50,6 +50,25 @@ def test_relative_files_are_looked_up_in_the_variable_or_here(tmp_path, monkeypa
     assert load(file="train") == PAIRS
 
 
+def test_names_that_start_with_a_dot_are_looked_up_here(tmp_path, monkeypatch):
+    data, here = tmp_path / "data", tmp_path / "here"
+    for folder, pairs in ((data, PAIRS[:1]), (here, PAIRS[:2]), (tmp_path, PAIRS)):
+        folder.mkdir(exist_ok=True)
+        write_text(folder, pairs=pairs)
+        write_lines(folder / "train.jsonl", records(pairs))
+    monkeypatch.chdir(here)
+    monkeypatch.setenv(DATA_VARIABLE, str(data))
+    for name in ("train", "train.jsonl"):
+        for data_dir in (None, str(data)):
+            assert load(file=name, data_dir=data_dir) == PAIRS[:1]
+            assert load(file=f"./{name}", data_dir=data_dir) == PAIRS[:2]
+            assert load(file=f"../{name}", data_dir=data_dir) == PAIRS
+    with pytest.raises(
+        FileNotFoundError, match=r"no file nowhere\.en .* start with \./ or \.\./ in the current folder"
+    ):
+        load(file="./nowhere")
+
+
 @pytest.mark.parametrize(
     "pairs,ending",
     [

@@ -7,8 +7,8 @@ import pytest
 from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoConfig, BartConfig
 
-from hf_capsule_mt import CapsuleMarianConfig, CapsuleMarianMTModel
-from tiny_models import capsule_config, plain_config
+from hf_capsule_mt import CapsuleMarianConfig, CapsuleMarianMTModel, CapsuleRNNConfig
+from tiny_models import capsule_config, plain_config, rnn_config
 
 BAD_VALUES = {
     "unknown aggregation": ({"aggregation": "em"}, "aggregation='em' is not known; choose one of none, linear"),
@@ -117,3 +117,73 @@ def test_validation_runs_again_at_save(tmp_path):
 def test_which_stacks_aggregate(fields, encoder, decoder):
     config = capsule_config(**fields)
     assert (config.aggregates("encoder"), config.aggregates("decoder")) == (encoder, decoder)
+
+
+BAD_RNN_VALUES = {
+    "unknown memory": ({"source_memory": "rnn"}, "source_memory='rnn' is not known; choose one of simple, capsule"),
+    "no capsules": ({"num_source_capsules": 0}, "num_source_capsules=0 must be at least 1"),
+    "odd width": ({"d_model": 15, "num_capsules": 5}, "d_model=15 must be even: each direction of the encoder"),
+    "dropout 1": ({"dropout": 1.0}, "dropout=1.0 must be at least 0 and less than 1"),
+    "dropout negative": ({"dropout": -0.1}, "dropout=-0.1 must be at least 0"),
+    "untied": ({"tie_word_embeddings": False}, "tie_word_embeddings=False is not supported"),
+    "vocabularies": ({"decoder_vocab_size": 47}, "decoder_vocab_size=47 differs from vocab_size=53: set share_enc"),
+    "no layers": ({"decoder_layers": 0}, "decoder_layers=0 must be at least 1"),
+    "no iterations": ({"routing_iterations": 0}, "routing_iterations=0 must be at least 1"),
+    "aggregation": ({"aggregation": "em"}, "aggregation='em' is not known"),
+    "bow without routing": ({"bow_loss_weight": 1.0}, "bow_loss_weight=1.0 needs PAST and FUTURE contents"),
+    "misspelt": ({"source_memmory": "simple"}, "unknown configuration field 'source_memmory'; did you mean 'source_m"),
+    "type": ({"share_routing_weights": "no"}, "share_routing_weights"),
+}
+
+
+@pytest.mark.parametrize(("fields", "message"), BAD_RNN_VALUES.values(), ids=BAD_RNN_VALUES.keys())
+def test_bad_values_of_the_recurrent_family(fields, message):
+    with pytest.raises((ValueError, StrictDataclassError), match=message):
+        rnn_config(**fields)
+
+
+def test_the_defaults_are_the_papers_base_model():
+    config = CapsuleRNNConfig()
+    assert (config.d_model, config.encoder_layers, config.decoder_layers) == (512, 4, 3)
+    assert (config.source_memory, config.num_source_capsules, config.routing_iterations) == ("capsule", 6, 3)
+    assert config.position_aware_routing and config.separable_scoring and not config.share_routing_weights
+    assert config.aggregation == config.guided_routing == "none" and config.decoder_vocab_size == config.vocab_size
+
+
+@pytest.mark.parametrize("memory", ["simple", "capsule", "attention", "hybrid"])
+@pytest.mark.parametrize(
+    ("shared", "positions", "separable"),
+    [(True, False, False), (False, False, False), (False, True, False), (False, True, True)],
+    ids=["base", "+ non-shared", "+ position-aware", "+ separable"],
+)
+def test_rows_of_the_ablation_survive_json(tmp_path, memory, shared, positions, separable):
+    config = rnn_config(
+        source_memory=memory,
+        share_routing_weights=shared,
+        position_aware_routing=positions,
+        separable_scoring=separable,
+        share_encoder_decoder_embeddings=False,
+        decoder_vocab_size=47,
+    )
+    config.save_pretrained(tmp_path)
+    loaded = AutoConfig.from_pretrained(tmp_path)
+    assert type(loaded) is CapsuleRNNConfig and loaded.attends() == (memory in ("attention", "hybrid"))
+    assert loaded.to_diff_dict() | {"_name_or_path": ""} == config.to_diff_dict() | {"_name_or_path": ""}
+
+
+@pytest.mark.parametrize("foreign", [plain_config, capsule_config], ids=["marian", "capsule-marian"])
+def test_a_recurrent_config_names_the_only_type_it_reads(tmp_path, foreign):
+    config = foreign()
+    message = f"CapsuleRNNConfig can start from a checkpoint of type 'capsule-rnn', .* of type '{config.model_type}'"
+    with pytest.raises(ValueError, match=message):
+        CapsuleRNNConfig.from_dict(config.to_dict())
+    config.save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match=message):
+        CapsuleRNNConfig.from_pretrained(tmp_path)
+
+
+def test_recurrent_configs_are_validated_again_at_save(tmp_path):
+    config = rnn_config()
+    config.source_memory = "none"
+    with pytest.raises((ValueError, StrictDataclassError), match="source_memory='none'"):
+        config.save_pretrained(tmp_path)

@@ -5,6 +5,15 @@ from pathlib import Path
 
 import pytest
 
+# arguments of the tiny run that recurrent models do not have, or not as it has them
+TRANSFORMER_ONLY = (
+    "encoder_attention_heads",
+    "decoder_attention_heads",
+    "encoder_ffn_dim",
+    "decoder_ffn_dim",
+    "max_position_embeddings",
+    "aggregation",
+)
 WORDS = ["ein", "zwei", "drei", "vier", "fünf", "sechs", "sieben", "acht", "neun", "zehn"]
 LETTERS = list("abcdefghij")
 
@@ -65,6 +74,16 @@ def command(corpus, tmp_path):
         }
         values.update(overrides)
         return [token for key, value in values.items() if value is not None for token in (f"--{key}", *_tokens(value))]
+
+    return build
+
+
+@pytest.fixture
+def recurrent(command):
+    """The command line of a tiny run of a recurrent model."""
+
+    def build(**overrides) -> list[str]:
+        return command(**{**dict.fromkeys(TRANSFORMER_ONLY), "model_type": "capsule-rnn", **overrides})
 
     return build
 

@@ -1,0 +1,30 @@
+"""
+Commands of this package; training is train.py.
+
+    python -m hf_capsule_mt distill recipes/multi30k/distill.yaml       translate a training corpus with a teacher
+    python -m hf_capsule_mt distill RECIPE.yaml --num_beams 1           ... with other values
+    torchrun --nproc_per_node 2 -m hf_capsule_mt distill RECIPE.yaml    ... with two processes
+    python -m hf_capsule_mt distill --help                              every argument
+"""
+
+import importlib
+import sys
+
+# Each is a module with a function main(argv) -> exit status; imported when it is called for.
+COMMANDS = {"distill": "hf_capsule_mt.training.distillation"}
+
+
+def main(argv: list[str]) -> int:
+    """Run a command; returns the exit status."""
+    if argv and argv[0] in ("-h", "--help"):
+        print((__doc__ or "").strip())
+        return 0
+    if not argv or argv[0] not in COMMANDS:
+        mistake = f"unknown command {argv[0]!r}" if argv else "no command"
+        print(f"hf_capsule_mt: error: {mistake}; there are: {', '.join(COMMANDS)}", file=sys.stderr)
+        return 2
+    return importlib.import_module(COMMANDS[argv[0]]).main(argv[1:])
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

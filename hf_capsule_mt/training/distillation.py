@@ -1,0 +1,529 @@
+"""
+Sequence-level knowledge distillation: a corpus whose targets are a teacher's translations.
+
+Source: Kim and Rush, "Sequence-Level Knowledge Distillation" (EMNLP 2016), section 3.2: the student learns from the
+teacher's beam search output. Wang et al., "Towards Linear Time Neural Machine Translation with Capsule Networks"
+(EMNLP 2019), section 4.2: "We decode the entire training set once using the teacher to create a new training dataset".
+
+The files beside an output prefix, in the order in which they come into being:
+
+    PREFIX.partial-RANK.jsonl        one for each process: the fingerprint of the distillation, then finished sentences
+    PREFIX.SOURCE_LANG, PREFIX.TARGET_LANG, PREFIX.json
+                                     the corpus and, last, its record, which says that the corpus is whole; each is put
+                                     in place in one step. Only then are the partial files removed.
+
+Whatever the moment of a kill, the same command goes on from these files. The processes need a common file system.
+"""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import json
+import os
+import re
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import torch
+from accelerate import PartialState
+from huggingface_hub.errors import StrictDataclassError
+from safetensors import SafetensorError
+from tqdm.auto import tqdm
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils.logging import disable_progress_bar
+
+from ..data.corpus import JSON_SUFFIXES, load_split
+from ..evaluation.translate import translate_batches
+from . import report
+from .arguments import DataArguments, argument, parse_recipe, recipe_parser
+from .trainer import absent_weights
+
+PROGRAM = "hf_capsule_mt distill"
+# Tokenised at a time: the tokens of a large corpus would fill the memory.
+CHUNK = 50_000
+# The processes wait for the slowest one at the end; the default of half an hour may be less than their difference.
+PATIENCE = timedelta(days=7)
+USED_DATA_ARGUMENTS = (
+    "source_lang",
+    "target_lang",
+    "train_file",
+    "dataset_name",
+    "dataset_config_name",
+    "data_dir",
+    "max_train_samples",
+)
+
+
+@dataclass
+class DistillationArguments:
+    """The teacher, how it translates, and where its corpus goes."""
+
+    _argument_group_name = "distillation"
+
+    teacher_name_or_path: str | None = argument("Folder or Hub name of the encoder-decoder model that translates.")
+    output_prefix: str | None = argument(
+        "Write PREFIX.SOURCE_LANG, PREFIX.TARGET_LANG and PREFIX.json; relative to the current folder."
+    )
+    num_beams: int = argument("Beam size; 1 is greedy.", 5)
+    length_penalty: float = argument("Exponent: a hypothesis' log-probability is divided by length^this.", 1.0)
+    max_tokens_per_batch: int = argument(
+        "Bound on sentences * longest source * beams, per process; without effect on the result.", 8192
+    )
+
+    def validate(self) -> None:
+        """
+        Check the values by themselves.
+
+        Raises:
+            ValueError: a missing or impossible value.
+        """
+        if self.teacher_name_or_path is None:
+            raise ValueError("missing key teacher_name_or_path: the model that translates the corpus")
+        if self.output_prefix is None:
+            raise ValueError("missing key output_prefix: where the new corpus is written")
+        if not self.prefix.name or self.prefix.suffix in JSON_SUFFIXES:
+            raise ValueError(
+                f"output_prefix={self.output_prefix} is to be the common beginning of two text files, "
+                "such as runs/distilled/train"
+            )
+        for name in ("num_beams", "max_tokens_per_batch"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+
+    @property
+    def prefix(self) -> Path:
+        """The output prefix as a path."""
+        return Path(str(self.output_prefix)).expanduser()
+
+    def generation_options(self) -> dict[str, Any]:
+        """Options of generate."""
+        options: dict[str, Any] = {"num_beams": self.num_beams, "do_sample": False, "num_return_sequences": 1}
+        return {**options, "length_penalty": self.length_penalty} if self.num_beams > 1 else options
+
+
+@dataclass
+class DistillationCommand:
+    """What to decode and how. `given` has what differs from the defaults, by name."""
+
+    data: DataArguments
+    distillation: DistillationArguments
+    recipe: str | None = None
+    given: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class Distillation:
+    """A distillation that is ready to run; `first` maps each sentence that is not blank to its first position."""
+
+    command: DistillationCommand
+    state: PartialState
+    sources: list[str]
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    fingerprint: dict[str, Any]
+    first: dict[str, int] = field(repr=False)
+    done: set[int] = field(repr=False)
+
+    @property
+    def pending(self) -> list[int]:
+        """
+        Positions of the sentences to decode, longest first: so that equal shares are equally long, and that one too
+        long for the memory is found soon.
+        """
+        return sorted(set(self.first.values()) - self.done, key=lambda index: (-len(self.sources[index]), index))
+
+
+def parse_distillation(argv: Sequence[str]) -> DistillationCommand:
+    """
+    Parse the command line of `hf_capsule_mt distill`.
+
+    Raises:
+        ValueError, FileNotFoundError: an unknown or invalid argument, or one that only training has a use for; no such
+            recipe.
+    """
+    parser = recipe_parser(
+        (DataArguments, DistillationArguments),
+        PROGRAM,
+        "Translate the source side of a training corpus with a teacher, and write the result as a training corpus. "
+        "RECIPE.yaml holds arguments by name; the command line overrides them. The same command again goes on after "
+        f"an interruption. Of the data arguments only these have a use here: {', '.join(USED_DATA_ARGUMENTS)}.",
+    )
+    parsed = parse_recipe(parser, argv)
+    data, distillation = parsed.parts
+    unused = [name for name in vars(data) if name in parsed.given and name not in USED_DATA_ARGUMENTS]
+    if unused:
+        raise ValueError(
+            f"without effect here: {', '.join(unused)}; the source sentences of train_file (or of the training split "
+            "of dataset_name) are decoded with the teacher's own tokenizer"
+        )
+    return DistillationCommand(data, distillation, parsed.recipe, parsed.given)
+
+
+def prepare_distillation(command: DistillationCommand) -> Distillation:
+    """
+    Load and check everything that a distillation needs. Nothing is written.
+
+    Raises:
+        ValueError, FileNotFoundError: something that does not fit, with what to do about it: a finished output, a
+            folder that cannot be written to, an unreadable corpus or teacher, partial files of another distillation.
+    """
+    data, options = command.data, command.distillation
+    data.validate()
+    options.validate()
+    # Without saying so, processes on the CPU would not know of each other.
+    state = PartialState(cpu=not torch.accelerator.is_available(), timeout=PATIENCE)
+    _check_output(command, state)
+    dataset = load_split(
+        "train",
+        source_lang=str(data.source_lang),
+        target_lang=str(data.target_lang),
+        file=data.train_file,
+        dataset_name=data.dataset_name,
+        dataset_config_name=data.dataset_config_name,
+        data_dir=data.data_dir,
+        max_samples=data.max_train_samples,
+    )
+    sources = list(dataset["source"])
+    model, tokenizer = load_teacher(str(options.teacher_name_or_path))
+    fingerprint = _fingerprint(command, sources, model, tokenizer)
+    done: set[int] = set()
+    for path in _partial_files(options.prefix):
+        _check_fingerprint(path, fingerprint, options.prefix)
+        done |= {index for index, _ in _translations(path)}
+    first: dict[str, int] = {}
+    for index, sentence in enumerate(sources):
+        if sentence.strip():
+            first.setdefault(sentence, index)
+    return Distillation(command, state, sources, model.to(state.device), tokenizer, fingerprint, first, done)
+
+
+def distill(run: Distillation, argv: Sequence[str] = ()) -> dict[str, Any]:
+    """
+    Decode what is not decoded yet, each process its share, and write the new corpus.
+
+    Every source line gets one line: the teacher's translation of it, or an empty one if it is blank. Sentences that
+    occur several times are decoded once. Line breaks inside of a sentence or a translation become spaces. The result
+    depends neither on the batches nor on the number of processes nor on interruptions (up to what `translate` says
+    about floating-point noise).
+
+    Args:
+        run: from `prepare_distillation`; it can be run once.
+        argv: the command line, for the record.
+
+    Returns:
+        The record: what is written to PREFIX.json.
+    """
+    # Nobody writes before everybody has read what there is.
+    run.state.wait_for_everyone()
+    start = time.perf_counter()
+    prefix = run.command.distillation.prefix
+    prefix.parent.mkdir(parents=True, exist_ok=True)
+    _decode(run)
+    run.state.wait_for_everyone()
+    if run.state.is_main_process:
+        record = _write_corpus(run, time.perf_counter() - start, argv)
+        print(_summary(run.command, record))
+    run.state.wait_for_everyone()
+    return json.loads(_record_file(prefix).read_text(encoding="utf-8"))
+
+
+def load_teacher(name: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """
+    A model in float32 and evaluation mode, and its tokenizer.
+
+    Args:
+        name: folder or Hub name of any encoder-decoder model of one language pair.
+
+    Raises:
+        ValueError: it cannot be loaded, lacks weights, or is multilingual.
+    """
+    try:
+        model, info = AutoModelForSeq2SeqLM.from_pretrained(name, dtype=torch.float32, output_loading_info=True)
+        tokenizer = AutoTokenizer.from_pretrained(name)
+    except (OSError, RuntimeError, ValueError, KeyError, ImportError, SafetensorError, StrictDataclassError) as error:
+        hint = "" if Path(name).exists() else "there is no such folder, and as a Hub name: "
+        reason = (str(error.__cause__ or error) if isinstance(error, StrictDataclassError) else str(error)).strip()
+        raise ValueError(f"cannot load the teacher from {name}: {hint}{reason.splitlines()[0]}") from error
+    absent = absent_weights(model, list(info["missing_keys"]))
+    if absent:
+        raise ValueError(f"the teacher {name} lacks weights of its model, such as {absent[0]} ({len(absent)} in all)")
+    if hasattr(tokenizer, "_build_translation_inputs"):
+        raise ValueError(f"the teacher {name} is multilingual; distillation takes models of one language pair")
+    return model.eval(), tokenizer
+
+
+def one_line(text: str) -> str:
+    """The text with its line breaks (a tokenizer with byte pieces can produce some) as spaces."""
+    return re.sub(r"\r\n?|\n", " ", text)
+
+
+def _check_output(command: DistillationCommand, state: PartialState) -> None:
+    prefix = command.distillation.prefix
+    corpus, record = _corpus_files(command), _record_file(prefix)
+    present = [path for path in (*corpus, record) if path.exists()]
+    if record in present and len(present) == 3 and state.is_main_process:
+        _remove_leftovers(prefix)
+    # Without a record beside it, a corpus with partial files is one whose end was interrupted.
+    if present and (record in present or not _partial_files(prefix)):
+        raise ValueError(
+            f"{', '.join(map(str, present))}: there already; remove {'it' if len(present) == 1 else 'them'} to decode "
+            "again, or choose another --output_prefix; nothing was changed"
+        )
+    folder = next(path for path in prefix.absolute().parents if path.exists())
+    if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
+        raise ValueError(f"cannot write {corpus[1]}: {folder} is no folder that can be written to")
+
+
+def _remove_leftovers(prefix: Path) -> None:
+    """Partial files whose removal was interrupted; those of another distillation stay."""
+    try:
+        fingerprint = json.loads(_record_file(prefix).read_text(encoding="utf-8"))["fingerprint"]
+    except (ValueError, KeyError, TypeError):
+        return
+    for path in _partial_files(prefix):
+        if _read_fingerprint(path) == fingerprint:
+            path.unlink(missing_ok=True)
+
+
+def _fingerprint(
+    command: DistillationCommand, sources: list[str], model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
+) -> dict[str, Any]:
+    """All that the translations depend on, by the name that an error calls it; neither paths nor batch sizes."""
+    ignored = ("_name_or_path", "transformers_version")
+    config, generation = (
+        {key: value for key, value in part.items() if key not in ignored}
+        for part in (model.config.to_dict(), model.generation_config.to_diff_dict())
+    )
+    # Of any kind of tokenizer: its pieces, and what it makes of some text, for which a thousand of them will do.
+    vocabulary = sorted(tokenizer.get_vocab().items())
+    texts = [piece for piece, _ in vocabulary[:: len(vocabulary) // 1000 + 1]]
+    tokens = [vocabulary, tokenizer(texts, verbose=False)["input_ids"]]
+    weights = hashlib.sha256()
+    for name, tensor in sorted(model.state_dict().items()):
+        weights.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
+        weights.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+    return {
+        "teacher's weights": f"sha256:{weights.hexdigest()}",
+        "teacher's config": _digest(config),
+        "teacher's generation config": _digest(generation),
+        "teacher's tokenizer": _digest(tokens),
+        "source sentences": _digest(sources),
+        "source_lang": command.data.source_lang,
+        "target_lang": command.data.target_lang,
+        **command.distillation.generation_options(),
+    }
+
+
+def _digest(value: Any) -> str:
+    return f"sha256:{hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()}"
+
+
+def _check_fingerprint(path: Path, fingerprint: dict[str, Any], prefix: Path) -> None:
+    started = _read_fingerprint(path)
+    if started is None or started == fingerprint:
+        return
+    differences = [
+        # Of a digest nothing can be read.
+        name if str(value).startswith("sha256:") else f"{name} ({started.get(name)}, now {value})"
+        for name, value in {**started, **fingerprint}.items()
+        if started.get(name) != fingerprint.get(name)
+    ]
+    raise ValueError(
+        f"{path} holds the beginning of a distillation with another {', '.join(differences)}: give the same again to "
+        f"go on, remove {prefix}.partial-*.jsonl to begin anew, or choose another --output_prefix; nothing was changed"
+    )
+
+
+def _corpus_files(command: DistillationCommand) -> tuple[Path, Path]:
+    prefix = command.distillation.prefix
+    return Path(f"{prefix}.{command.data.source_lang}"), Path(f"{prefix}.{command.data.target_lang}")
+
+
+def _record_file(prefix: Path) -> Path:
+    return Path(f"{prefix}.json")
+
+
+def _partial_files(prefix: Path) -> list[Path]:
+    return sorted(prefix.parent.glob(f"{glob.escape(prefix.name)}.partial-*.jsonl"))
+
+
+def _records(path: Path) -> Iterator[dict[str, Any]]:
+    """
+    The whole records of a partial file. What a kill cut off is passed over: the beginning of a JSON object is none.
+    """
+    with path.open("rb") as stream:
+        for line in stream:
+            try:
+                record = json.loads(line)
+            except ValueError:
+                continue
+            if isinstance(record, dict):
+                yield record
+
+
+def _read_fingerprint(path: Path) -> dict[str, Any] | None:
+    """
+    The fingerprint that a partial file begins with; None if not even that was written.
+
+    Raises:
+        ValueError: the file has records, but no fingerprint before them.
+    """
+    record = next(_records(path), None)
+    if record is not None and "fingerprint" not in record:
+        raise ValueError(f"{path} does not begin with a fingerprint: remove it, its sentences are decoded again")
+    return None if record is None else record["fingerprint"]
+
+
+def _translations(path: Path) -> Iterator[tuple[int, str]]:
+    return ((record["index"], record["translation"]) for record in _records(path) if "translation" in record)
+
+
+def _open_partial_file(run: Distillation) -> BinaryIO:
+    """The partial file of this process, ready for more lines."""
+    path = Path(f"{run.command.distillation.prefix}.partial-{run.state.process_index}.jsonl")
+    stream = path.open("ab+")
+    if stream.tell() > 0:
+        stream.seek(-1, os.SEEK_END)
+        if stream.read() != b"\n":
+            # Ends a line that a kill cut off, so that it does not spoil the next one.
+            stream.write(b"\n")
+    if _read_fingerprint(path) is None:
+        _append(stream, [{"fingerprint": run.fingerprint}])
+    return stream
+
+
+def _append(stream: BinaryIO, records: Iterable[dict[str, Any]]) -> None:
+    stream.write(b"".join(json.dumps(record).encode() + b"\n" for record in records))
+    _sync(stream)
+
+
+def _sync(stream: Any) -> None:
+    stream.flush()
+    os.fsync(stream.fileno())
+
+
+def _decode(run: Distillation) -> None:
+    """Decode this process's share; each batch is on the disk before the next one begins."""
+    pending = run.pending
+    share = pending[run.state.process_index :: run.state.num_processes]
+    done_before, decoded = len(run.first) - len(pending), 0
+    with tqdm(
+        total=len(run.first),
+        initial=done_before,
+        desc="decoding",
+        unit=" sentences",
+        dynamic_ncols=True,
+        disable=not run.state.is_main_process,
+    ) as bar:
+        if not share:
+            return
+        with _open_partial_file(run) as stream:
+            for records in _batches(run, share):
+                _append(stream, records)
+                decoded += len(records)
+                # The other processes, whose shares are as large, are taken to be as far.
+                bar.update(done_before + decoded * len(pending) // len(share) - bar.n)
+
+
+def _batches(run: Distillation, share: list[int]) -> Iterator[list[dict[str, Any]]]:
+    """Translations of the sentences at some positions, batch by batch, as the partial files keep them."""
+    options = run.command.distillation
+    for start in range(0, len(share), CHUNK):
+        chunk = share[start : start + CHUNK]
+        for rows, texts in translate_batches(
+            run.model,
+            run.tokenizer,
+            [run.sources[index] for index in chunk],
+            max_tokens=options.max_tokens_per_batch,
+            **options.generation_options(),
+        ):
+            yield [{"index": chunk[row], "translation": one_line(text)} for row, text in zip(rows, texts, strict=True)]
+
+
+def _write_corpus(run: Distillation, seconds: float, argv: Sequence[str]) -> dict[str, Any]:
+    """Put the translations in order, write the corpus and its record, and remove the partial files."""
+    prefix = run.command.distillation.prefix
+    partial_files = _partial_files(prefix)
+    translations = {index: text for path in partial_files for index, text in _translations(path)}
+    missing = set(run.first.values()) - set(translations)
+    if missing:
+        raise RuntimeError(
+            f"the partial files of {prefix} lack {len(missing)} sentences: have all processes the same file system, "
+            "and has nothing else removed files? The same command goes on with what there is"
+        )
+    targets = [translations[run.first[sentence]] if sentence.strip() else "" for sentence in run.sources]
+    record = _record(run, targets, seconds, argv)
+    for path, lines in zip(_corpus_files(run.command), (map(one_line, run.sources), targets), strict=True):
+        _replace(path, lines)
+    _replace(_record_file(prefix), [json.dumps(record, indent=2, ensure_ascii=False)])
+    for path in partial_files:
+        path.unlink()
+    return record
+
+
+def _record(run: Distillation, targets: list[str], seconds: float, argv: Sequence[str]) -> dict[str, Any]:
+    command, decoded = run.command, len(run.pending)
+    blank = sum(bool(source.strip()) and not text.strip() for source, text in zip(run.sources, targets, strict=True))
+    return {
+        "teacher": report.relative(str(command.distillation.teacher_name_or_path)),
+        "generation": command.distillation.generation_options(),
+        "sentences": len(run.sources),
+        "distinct_sentences": len(run.first),
+        "blank_translations": blank,
+        # Of the last run, which may have gone on with the work of others.
+        "decoded_sentences": decoded,
+        "seconds": round(seconds, 1),
+        "sentences_per_second": round(decoded / max(seconds, 1e-9), 1),
+        "device": str(run.state.device),
+        "processes": run.state.num_processes,
+        "threads": torch.get_num_threads(),
+        "recipe": None if command.recipe is None else report.relative(command.recipe),
+        "arguments": command.given,
+        "command": report.run_command(argv, ("-m", "hf_capsule_mt", "distill")),
+        "versions": report.versions(),
+        "fingerprint": run.fingerprint,
+    }
+
+
+def _replace(path: Path, lines: Iterable[str]) -> None:
+    """Write a text file that is there in whole or not at all."""
+    temporary = path.with_name(f"{path.name}.tmp")
+    with temporary.open("w", encoding="utf-8", newline="\n") as stream:
+        stream.writelines(f"{line}\n" for line in lines)
+        _sync(stream)
+    os.replace(temporary, path)
+
+
+def _summary(command: DistillationCommand, record: dict[str, Any]) -> str:
+    """One line: what was done, where it is, and how to train on it."""
+    earlier = record["distinct_sentences"] - record["decoded_sentences"]
+    name = report.relative(command.distillation.prefix)
+    if not Path(name).is_absolute() and not name.startswith("../"):
+        # Of the current folder, whatever the data folder.
+        name = f"./{name}"
+    return (
+        f"{record['sentences']:,} sentences ({record['decoded_sentences']:,} of {record['distinct_sentences']:,} "
+        f"different ones decoded now, {earlier:,} before), {record['seconds']:,.1f} s, "
+        f"{record['sentences_per_second']:,.1f} sentences/s -> {' and '.join(map(str, _corpus_files(command)))}; "
+        f"train on it: python train.py RECIPE.yaml --train_file {name}"
+    )
+
+
+def main(argv: list[str]) -> int:
+    """Run the command line; returns the exit status. Mistakes in it end with one line, before any work."""
+    # Only the bars of transformers' own loading.
+    disable_progress_bar()
+    try:
+        run = prepare_distillation(parse_distillation(argv))
+    except (ValueError, FileNotFoundError) as error:
+        print(f"{PROGRAM}: error: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
+    distill(run, argv)
+    run.state.destroy_process_group()
+    return 0
