@@ -19,7 +19,7 @@ from hf_capsule_mt.analysis.past_future import (
 )
 from hf_capsule_mt.data.grammar import GrammarPair, generate_corpus
 from hf_capsule_mt.data.tokenizer import BYTE_PIECES, SPECIAL_TOKENS, train_tokenizer
-from tiny_models import PAD, capsule_model
+from tiny_models import PAD, capsule_model, rnn_model
 
 # "Do" has no counterpart, "sleep" has two, "cats" and "sleep" have several pieces, "▁" alone begins "sleep" and "ein"
 PAIR = GrammarPair(
@@ -61,6 +61,8 @@ def corpus():
 
 
 def guided_model(tokenizer, system="routing", **overrides):
+    if system == "rnmt":
+        return rnn_model(vocab_size=len(tokenizer), source_memory="attention", guided_routing="routing", **overrides)
     options = dict(guided_routing=system, guided_capsule_size=7, aggregation="none", max_position_embeddings=97)
     return capsule_model(vocab_size=len(tokenizer), **(options | overrides))
 
@@ -181,7 +183,7 @@ class TestProbe:
         assert (result.decisions, result.sentences) == (36, 2)
         assert result.majority_accuracy == pytest.approx(19 / 36)
 
-    @pytest.mark.parametrize("system", ["routing", "classifier", "attention"])
+    @pytest.mark.parametrize("system", ["routing", "classifier", "attention", "rnmt"])
     def test_real_model_in_any_batches(self, corpus, system):
         pairs, tokenizer = corpus
         model = guided_model(tokenizer, system, bow_loss_weight=1.0)
@@ -240,7 +242,7 @@ class TestOverlap:
 
 
 class TestFittedPredictor:
-    @pytest.mark.parametrize("system", ["routing", "classifier", "attention"])
+    @pytest.mark.parametrize("system", ["routing", "classifier", "attention", "rnmt"])
     def test_trains_the_projections_alone(self, corpus, system):
         pairs, tokenizer = corpus
         model = guided_model(tokenizer, system).train()

@@ -13,7 +13,7 @@ sys.path.insert(0, str(HERE.parent))
 import torch  # noqa: E402 (the path comes first)
 
 from hf_capsule_mt import __version__  # noqa: E402
-from tiny_models import capsule_model, sentence_batch  # noqa: E402
+from tiny_models import capsule_model, rnn_model, sentence_batch  # noqa: E402
 
 LOSSES = {"bow_loss_weight": 1.0, "bca_loss_weight": 0.5}
 SYSTEMS = {
@@ -25,14 +25,27 @@ SYSTEMS = {
     "guided_classifier_on_em": {"aggregation": "em_routing", "guided_routing": "classifier", **LOSSES},
     "guided_attention": {"aggregation": "none", "guided_routing": "attention", **LOSSES},
 }
+BASE = {"share_routing_weights": True, "position_aware_routing": False, "separable_scoring": False}
+RECURRENT = {
+    "rnn_simple": {"source_memory": "simple"},
+    "rnn_capsule_base": {"source_memory": "capsule", **BASE},
+    "rnn_hybrid_guided_on_em": {
+        "source_memory": "hybrid",
+        "aggregation": "em_routing",
+        "guided_routing": "routing",
+        **LOSSES,
+    },
+}
 
 
 def main() -> None:
-    for name, system in SYSTEMS.items():
+    builders = [(name, capsule_model, system) for name, system in SYSTEMS.items()]
+    builders += [(name, rnn_model, system) for name, system in RECURRENT.items()]
+    for name, build, system in builders:
         folder = HERE / f"{__version__}-{name}"
         if folder.exists():
             raise SystemExit(f"{folder} exists: recorded checkpoints are not rewritten")
-        model = capsule_model(seed=4, **system)
+        model = build(seed=4, **system)
         batch = sentence_batch()
         generated = model.generate(batch["input_ids"], attention_mask=batch["attention_mask"], max_new_tokens=8)
         model.save_pretrained(folder)
