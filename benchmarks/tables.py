@@ -272,6 +272,25 @@ def linear_time_table() -> str:
     return "\n".join([*lines, "", conditions])
 
 
+def capsule_usage_table() -> str:
+    """How many capsules of the trained memories are in use, by iteration."""
+    record = load(ROOT / "results/multi30k/capsule_usage.json")
+    if record is None:
+        return "not run"
+    lines = [
+        "| model | iteration | capsules in use | share of the words, by capsule | entropy of a word's assignment |",
+        "|---|---|---|---|---|",
+    ]
+    for name, iterations in record["results"].items():
+        for number, row in enumerate(iterations, 1):
+            shares = " ".join(f"{share:.2f}" for share in row["shares"])
+            lines.append(
+                f"| {RECURRENT_SYSTEMS[name].name} | {number} | {row['capsules_in_use']:.2f} | {shares} "
+                f"| {row['assignment_entropy']:.3f} |"
+            )
+    return "\n".join([*lines, "", f"{record['sentences']:,} sentences of test2016, `benchmarks/capsule_usage.py`."])
+
+
 def timed(times: dict) -> str:
     """Median milliseconds, and the ratio to the Transformer."""
     return f"{times['median_ms']:.3g} ({times['ratio']:.2f}x)"
@@ -324,6 +343,7 @@ def main() -> int:
         ("docs/paper_index.md", "continued_guided", continued_table(CONTINUED_GUIDED)),
         ("docs/paper_index.md", "memory", memory_table()),
         ("docs/paper_index.md", "linear_time", linear_time_table()),
+        ("docs/paper_index.md", "capsule_usage", capsule_usage_table()),
     ):
         path = ROOT / file
         before = path.read_text(encoding="utf-8")

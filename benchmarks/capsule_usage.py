@@ -1,0 +1,72 @@
+"""How the capsules of a trained capsule memory share the source words (Wang et al. 2019, Eq. 11).
+
+    python benchmarks/capsule_usage.py runs/multi30k/capsnmt --source DATA/multi30k/test2016.en \\
+        --output results/multi30k/capsule_usage.json
+
+For every iteration: the share of the words that each capsule receives (mean of alpha over the words), the entropy of a
+word's assignment (nats; log M if it is even, 0 if it is certain), and the entropy of the shares, whose exponential is
+the number of capsules in use.
+"""
+
+import argparse
+import json
+import math
+from pathlib import Path
+
+import torch
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+
+import hf_capsule_mt  # noqa: F401  (registers the models)
+
+BATCH = 50
+
+
+@torch.no_grad()
+def usage(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, sentences: list[str]) -> list[dict]:
+    """One entry per iteration; a word here is a sub-word piece."""
+    totals: list[torch.Tensor] = []
+    entropies: list[float] = []
+    words = 0
+    for start in range(0, len(sentences), BATCH):
+        batch = tokenizer(sentences[start : start + BATCH], padding=True, truncation=True, return_tensors="pt")
+        mask = batch["attention_mask"]
+        encoded = model.get_encoder()(batch["input_ids"], attention_mask=mask, output_agreements=True)
+        alphas = [alpha[mask.bool()].double() for alpha in encoded.source_agreements]
+        totals = totals or [alpha.new_zeros(alpha.shape[-1]) for alpha in alphas]
+        entropies = entropies or [0.0] * len(alphas)
+        for t, alpha in enumerate(alphas):
+            totals[t] += alpha.sum(dim=0)
+            entropies[t] += float(torch.special.entr(alpha).sum())
+        words += int(mask.sum())
+    shares = [total / words for total in totals]
+    return [
+        {
+            "shares": share.tolist(),
+            "assignment_entropy": entropy / words,
+            "capsules_in_use": math.exp(float(torch.special.entr(share).sum())),
+        }
+        for share, entropy in zip(shares, entropies, strict=True)
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("runs", nargs="+", type=Path, help="trained checkpoints with a capsule memory")
+    parser.add_argument("--source", type=Path, required=True, help="text file with one sentence a line")
+    parser.add_argument("--output", type=Path, help="JSON file for the results")
+    arguments = parser.parse_args()
+    sentences = arguments.source.read_text(encoding="utf-8").splitlines()
+    results = {}
+    for run in arguments.runs:
+        model = AutoModelForSeq2SeqLM.from_pretrained(run, dtype=torch.float32).eval()
+        if getattr(model.config, "source_memory", None) not in ("capsule", "hybrid"):
+            parser.error(f"{run} has no capsule memory")
+        results[run.name] = usage(model, AutoTokenizer.from_pretrained(run), sentences)
+    record = {"source": arguments.source.name, "sentences": len(sentences), "results": results}
+    print(json.dumps(record, indent=1))
+    if arguments.output:
+        arguments.output.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
