@@ -96,14 +96,30 @@ class CapsuleRNNPreTrainedModel(CapsulePreTrainedMixin, PreTrainedModel):
         return {"attention_mask": mask, "input_ids": input_ids, "decoder_input_ids": input_ids}
 
 
-class RNNEncoder(CapsuleRNNPreTrainedModel):
+class RNNStack(CapsuleRNNPreTrainedModel):
+    """What encoder and decoder begin with: scaled embeddings and dropout."""
+
+    def __init__(self, config: CapsuleRNNConfig, vocab_size: int) -> None:
+        super().__init__(config)
+        self.embed_tokens = nn.Embedding(vocab_size, config.d_model, config.pad_token_id)
+        self.embed_scale = math.sqrt(config.d_model) if config.scale_embedding else 1.0
+        self.dropout = nn.Dropout(config.dropout)
+
+    def embed(self, input_ids: Tensor | None, inputs_embeds: Tensor | None, context: Tensor | None = None) -> Tensor:
+        """Scaled embeddings [B, T, d] plus a context [B, d], after dropout."""
+        if (input_ids is None) == (inputs_embeds is None):
+            raise ValueError("give either token ids or embeddings, and not both")
+        if inputs_embeds is None:
+            inputs_embeds = self.embed_tokens(input_ids)
+        embeddings = inputs_embeds * self.embed_scale
+        return self.dropout(embeddings if context is None else embeddings + context.unsqueeze(1))
+
+
+class RNNEncoder(RNNStack):
     """Stacked bidirectional LSTM layers (Wang et al. Eq. 1)."""
 
     def __init__(self, config: CapsuleRNNConfig) -> None:
-        super().__init__(config)
-        self.embed_tokens = nn.Embedding(config.vocab_size, config.d_model, config.pad_token_id)
-        self.embed_scale = math.sqrt(config.d_model) if config.scale_embedding else 1.0
-        self.dropout = nn.Dropout(config.dropout)
+        super().__init__(config, config.vocab_size)
         self.layers = nn.ModuleList([RNNEncoderLayer(config) for _ in range(config.encoder_layers)])
         self.post_init()
 
@@ -121,7 +137,7 @@ class RNNEncoder(CapsuleRNNPreTrainedModel):
         Args:
             attention_mask: [B, S]; 0 for padding, which may be anywhere and is skipped.
         """
-        hidden = _embed(self, input_ids, inputs_embeds)
+        hidden = self.embed(input_ids, inputs_embeds)
         if attention_mask is None:
             order = None
             lengths = torch.full((len(hidden), 1), hidden.shape[1], device=hidden.device)
@@ -144,14 +160,11 @@ class RNNEncoder(CapsuleRNNPreTrainedModel):
         )
 
 
-class RNNDecoder(CapsuleRNNPreTrainedModel):
+class RNNDecoder(RNNStack):
     """Stacked LSTM layers over u_t = W_c C + y_t (Wang et al. Eq. 5-6), with attention after the bottom layer."""
 
     def __init__(self, config: CapsuleRNNConfig) -> None:
-        super().__init__(config)
-        self.embed_tokens = nn.Embedding(config.decoder_vocab_size, config.d_model, config.pad_token_id)
-        self.embed_scale = math.sqrt(config.d_model) if config.scale_embedding else 1.0
-        self.dropout = nn.Dropout(config.dropout)
+        super().__init__(config, config.decoder_vocab_size)
         self.layers = nn.ModuleList([RNNDecoderLayer(config) for _ in range(config.decoder_layers)])
         self.attention = AdditiveAttention(config) if config.attends() else None
         self.post_init()
@@ -187,7 +200,7 @@ class RNNDecoder(CapsuleRNNPreTrainedModel):
                 f"a recurrent decoder keeps its states in a RecurrentCache, not in a "
                 f"{type(past_key_values).__name__}; leave past_key_values out, and the model makes its own"
             )
-        hidden = _embed(self, input_ids, inputs_embeds, source_context)
+        hidden = self.embed(input_ids, inputs_embeds, source_context)
         use_cache = self.config.use_cache if use_cache is None else use_cache
         if use_cache and past_key_values is None:
             past_key_values = RecurrentCache(len(self.layers))
@@ -207,21 +220,6 @@ class RNNDecoder(CapsuleRNNPreTrainedModel):
             hidden_states=tuple(states) if output_hidden_states else None,
             cross_attentions=(weights.unsqueeze(1),) if output_attentions and weights is not None else None,
         )
-
-
-def _embed(
-    stack: RNNEncoder | RNNDecoder,
-    input_ids: Tensor | None,
-    inputs_embeds: Tensor | None,
-    context: Tensor | None = None,
-) -> Tensor:
-    """Scaled embeddings [B, T, d] plus a context [B, d], after dropout."""
-    if (input_ids is None) == (inputs_embeds is None):
-        raise ValueError("give either token ids or embeddings, and not both")
-    if inputs_embeds is None:
-        inputs_embeds = stack.embed_tokens(input_ids)
-    embeddings = inputs_embeds * stack.embed_scale
-    return stack.dropout(embeddings if context is None else embeddings + context.unsqueeze(1))
 
 
 class CapsuleRNNEncoder(AggregatingEncoderMixin, RNNEncoder):
