@@ -124,6 +124,19 @@ def run_whole_and_in_parts(model: torch.nn.Module) -> tuple:
     return whole, expected, parts
 
 
+def assert_padding_row_stays_finite(model: torch.nn.Module) -> dict:
+    """A source of padding alone and a target without labels give finite outputs and gradients. Returns the batch."""
+    batch = sentence_batch()
+    batch["input_ids"][1] = PAD
+    batch["attention_mask"][1] = 0
+    batch["labels"][2] = -100
+    out = model.train()(**batch)
+    out.loss.backward()
+    assert out.logits.isfinite().all() and out.loss.isfinite()
+    assert all(gradient.isfinite().all() for gradient in gradients(model).values())
+    return batch
+
+
 def assert_checkpointing_keeps_gradients(model: torch.nn.Module) -> None:
     """Gradient checkpointing changes no gradient of a model without dropout."""
     model.train()
