@@ -70,6 +70,9 @@ RECURRENT_SYSTEMS = {
     ),
     "capsnmt_position_aware": System(f"`{ablation('separable_scoring')}`", "+ position-aware routing", "25.3", "-"),
     "capsnmt": System(f"`{ablation()}`", "+ separable scoring: CapsNMT", "25.7", "-"),
+    "capsnmt_balanced": System(
+        '`source_memory="capsule", balanced_routing=True`', "CapsNMT, balanced routing (ours)", "-", "-"
+    ),
     "capsnmt_kd": System("the same, on a teacher's translations", "+ knowledge distillation", "26.9", "-"),
     "rnmt": System('`source_memory="attention"`', "RNMT", "-", "-"),
     "rnmt_gdr": System('`source_memory="attention", guided_routing="routing"`', "RNMT + GDR", "-", "-"),

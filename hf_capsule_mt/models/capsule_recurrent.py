@@ -169,6 +169,7 @@ class CapsuleMemory(nn.Module):
         self.num_vectors = config.num_source_capsules
         self.num_iterations = config.routing_iterations
         self.position_aware = config.position_aware_routing
+        self.balanced = config.balanced_routing
         self.scale = math.sqrt(width)
         matrices = 1 if config.share_routing_weights else self.num_iterations
         # W_j, or W_j^t; He initialisation for the ReLU of Eq. 8
@@ -210,6 +211,7 @@ class CapsuleMemory(nn.Module):
             self.num_iterations,
             mask,
             parent_positions=parents,
+            balanced=self.balanced,
             return_all_agreements=output_agreements,
             **scores,
         )

@@ -341,6 +341,7 @@ def sequence_routing(
     parent_positions: Tensor | None = None,
     child_scores: Tensor | None = None,
     parent_scores: Callable[[Tensor], Tensor] | None = None,
+    balanced: bool = False,
     return_all_agreements: bool = False,
 ) -> RoutingOutput:
     """Dynamic routing of a sentence's positions to M capsules, Wang et al. Alg. 1 and Eq. 7-14.
@@ -358,6 +359,9 @@ def sequence_routing(
             ("position-aware"; those of the children belong to h).
         child_scores, parent_scores: for separable scoring (Eq. 14), g(h_i), [..., S, G], and g as a function of
             capsules, [..., M, D] -> [..., M, G]. Without them the score is c_j . f(h_i, W_j) (Eq. 12).
+        balanced: not in the paper; keeps one parent from winning every word of every sentence. Both factors of a score
+            are squashed, so it lies within (-1, 1), and what a parent's logits have in common over the words of a
+            sentence, their mean, is taken off before Eq. 11.
         return_all_agreements: also return the agreement of every iteration.
 
     Returns:
@@ -376,6 +380,8 @@ def sequence_routing(
         raise ValueError("separable scoring needs both child_scores and parent_scores")
     dtype, output_dtype = inner_dtype(steps[0].dtype), steps[0].dtype
     real = _as_weights(steps[0], mask).unsqueeze(-1)
+    words = real.sum(dim=-2, keepdim=True).clamp_min(1)
+    bound = squash if balanced else _unchanged
     agreement = (real / steps[0].shape[-2]).expand(steps[0].shape[:-1])
     agreements = []
     with _no_autocast(steps[0]):
@@ -387,12 +393,17 @@ def sequence_routing(
             if iteration + 1 < num_iterations:
                 scored = capsules if parent_positions is None else capsules + parent_positions.to(dtype)
                 if parent_scores is None or child_scores is None:
-                    logits = logits + (scored.unsqueeze(-3) * message).sum(dim=-1)
+                    logits = logits + (bound(scored).unsqueeze(-3) * bound(message)).sum(dim=-1)
                 else:
-                    logits = logits + child_scores.to(dtype) @ parent_scores(scored).to(dtype).mT
-                agreement = logits.softmax(dim=-1) * real
+                    logits = logits + bound(child_scores.to(dtype)) @ bound(parent_scores(scored).to(dtype)).mT
+                shared = (logits * real).sum(dim=-2, keepdim=True) / words if balanced else 0.0
+                agreement = (logits - shared).softmax(dim=-1) * real
     history = tuple(agreements) if return_all_agreements else None
     return RoutingOutput(capsules.to(output_dtype), agreements[-1], history)
+
+
+def _unchanged(vectors: Tensor) -> Tensor:
+    return vectors
 
 
 def _by_capsule(votes: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:

@@ -29,6 +29,8 @@ class CapsuleRNNConfig(CapsuleConfigMixin, PreTrainedConfig):
         share_routing_weights (`bool`): one W_j for all iterations, instead of one for each ("non-sharing weight").
         position_aware_routing (`bool`): positions are added to input and output capsules ("position-aware").
         separable_scoring (`bool`): agreement is scored by g(c_j) . g(h_i) (Eq. 14), not c_j . f(h_i) (Eq. 12).
+        balanced_routing (`bool`): bounded scores, centred over the words of a sentence, which keep all capsules in
+            use; not in the paper, see `sequence_routing`.
         scale_embedding (`bool`): multiply embeddings by sqrt(d_model).
         share_encoder_decoder_embeddings (`bool`): one embedding for both languages. The output projection always
             shares the decoder's.
@@ -48,6 +50,7 @@ class CapsuleRNNConfig(CapsuleConfigMixin, PreTrainedConfig):
     share_routing_weights: bool = False
     position_aware_routing: bool = True
     separable_scoring: bool = True
+    balanced_routing: bool = False
     dropout: float | int = 0.1
     activation_function: str = "relu"
     init_std: float = 0.02

@@ -138,7 +138,7 @@ def capsule_memory(config, w: Weights, h: list[Tensor]) -> list[Tensor]:
     g = [None, None]
     if "score.0.weight" in w:
         g = [lambda c: feed_forward(scale * c, w), lambda h_s: feed_forward(h_s, w)]
-    capsules, _ = sequence_routing(torch.stack(h), w_t, parents, *g)
+    capsules, _ = sequence_routing(torch.stack(h), w_t, parents, *g, config.balanced_routing)
     return [scale * c for c in capsules]
 
 

@@ -109,6 +109,7 @@ class ModelArguments:
     share_routing_weights: bool | None = argument("capsule-rnn: one W_j for all iterations; new model: false.")
     position_aware_routing: bool | None = argument("capsule-rnn: capsules have positions; new model: true.")
     separable_scoring: bool | None = argument("capsule-rnn: agreement by g(c) . g(h); new model: true.")
+    balanced_routing: bool | None = argument("capsule-rnn: bounded, centred agreements; new model: false.")
 
     def given(self) -> dict[str, Any]:
         """The config fields that were given, by name."""

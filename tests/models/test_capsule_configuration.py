@@ -152,16 +152,23 @@ def test_the_defaults_are_the_papers_base_model():
 
 @pytest.mark.parametrize("memory", ["simple", "capsule", "attention", "hybrid"])
 @pytest.mark.parametrize(
-    ("shared", "positions", "separable"),
-    [(True, False, False), (False, False, False), (False, True, False), (False, True, True)],
-    ids=["base", "+ non-shared", "+ position-aware", "+ separable"],
+    ("shared", "positions", "separable", "balanced"),
+    [
+        (True, False, False, False),
+        (False, False, False, False),
+        (False, True, False, False),
+        (False, True, True, False),
+        (False, True, True, True),
+    ],
+    ids=["base", "+ non-shared", "+ position-aware", "+ separable", "+ balanced"],
 )
-def test_rows_of_the_ablation_survive_json(tmp_path, memory, shared, positions, separable):
+def test_rows_of_the_ablation_survive_json(tmp_path, memory, shared, positions, separable, balanced):
     config = rnn_config(
         source_memory=memory,
         share_routing_weights=shared,
         position_aware_routing=positions,
         separable_scoring=separable,
+        balanced_routing=balanced,
         share_encoder_decoder_embeddings=False,
         decoder_vocab_size=47,
     )

@@ -114,6 +114,7 @@ VARIANTS = {
     "base": {"share_routing_weights": True, "position_aware_routing": False, "separable_scoring": False},
     "position-aware": {"separable_scoring": False},
     "all": {},
+    "balanced": {"balanced_routing": True},
 }
 variants = pytest.mark.parametrize("variant", VARIANTS.values(), ids=VARIANTS.keys())
 
@@ -133,7 +134,8 @@ def test_capsule_memory_is_algorithm_1_of_the_words(variant):
     assert [a.shape for a in agreements] == [(4, 7, 5)] * 3
     for agreement in agreements:
         torch.testing.assert_close(agreement.sum(-1), MASK.double(), **EXACT)
-    assert agreements[2][MASK].std() > 0.05
+    # balanced scores lie within (-1, 1), and hardly move an assignment
+    assert agreements[2][MASK].std() > (0.01 if config.balanced_routing else 0.05)
     assert memory(states, MASK)[1] is None
     (gradient,) = torch.autograd.grad(vectors, states, torch.randn_like(vectors))
     assert gradient[~MASK].abs().max() == 0 and gradient[MASK].abs().amax(dim=-1).min() > 0

@@ -33,6 +33,7 @@ ABLATION = {
     "+ non-shared": BASE | {"share_routing_weights": False},
     "+ position-aware": {"separable_scoring": False},
     "+ separable": {},
+    "+ balanced": {"balanced_routing": True},
 }
 GUIDED = {"guided_routing": "routing", "bow_loss_weight": 1.0, "bca_loss_weight": 0.7}
 EM = {"aggregation": "em_routing", "num_capsules": 7}

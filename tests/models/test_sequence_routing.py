@@ -15,6 +15,7 @@ VARIANTS = {
     "all": {"shared": False, "positions": True, "separable": True},
 }
 variants = pytest.mark.parametrize("variant", VARIANTS.values(), ids=VARIANTS.keys())
+scores = pytest.mark.parametrize("balanced", [False, True], ids=["printed", "balanced"])
 iterations = pytest.mark.parametrize("num_iterations", [1, 2, 3, 5], ids=lambda r: f"R{r}")
 
 
@@ -43,30 +44,31 @@ def fast(leaves, num_iterations, mask=None, **options):
         num_iterations,
         mask,
         parent_positions=leaves.get("positions"),
-        child_scores=torch.relu(leaves["h"] @ leaves["g_child"]) if separable else None,
-        parent_scores=(lambda c: torch.relu(c @ leaves["g_parent"])) if separable else None,
+        child_scores=torch.tanh(leaves["h"] @ leaves["g_child"]) if separable else None,
+        parent_scores=(lambda c: torch.tanh(c @ leaves["g_parent"])) if separable else None,
         **options,
     )
 
 
-def slow(leaves, num_iterations, lengths):
+def slow(leaves, num_iterations, lengths, balanced):
     weights = [value for name, value in leaves.items() if name.startswith("w")]
     weights = weights * num_iterations if len(weights) == 1 else weights
-    options = {"parent_positions": leaves.get("positions")}
+    options = {"parent_positions": leaves.get("positions"), "balanced": balanced}
     if "g_child" in leaves:
-        options["g_parent"] = lambda c: torch.relu(c @ leaves["g_parent"])
-        options["g_child"] = lambda h: torch.relu(h @ leaves["g_child"])
+        options["g_parent"] = lambda c: torch.tanh(c @ leaves["g_parent"])
+        options["g_child"] = lambda h: torch.tanh(h @ leaves["g_child"])
     return [reference.sequence_routing(h[:n], weights, **options) for h, n in zip(leaves["h"], lengths, strict=True)]
 
 
 @variants
+@scores
 @iterations
-def test_sequence_routing_is_algorithm_1(variant, num_iterations):
+def test_sequence_routing_is_algorithm_1(variant, balanced, num_iterations):
     leaves = tensors(num_iterations, **variant)
     lengths = [S, 3]
     mask = torch.arange(S) < torch.tensor(lengths).unsqueeze(-1)
-    out = fast(leaves, num_iterations, mask, return_all_agreements=True)
-    expected = slow(leaves, num_iterations, lengths)
+    out = fast(leaves, num_iterations, mask, balanced=balanced, return_all_agreements=True)
+    expected = slow(leaves, num_iterations, lengths, balanced)
     capsules = torch.stack([capsules for capsules, _ in expected])
     torch.testing.assert_close(out.capsules, capsules, rtol=1e-9, atol=1e-11)
     for row, (_, history) in enumerate(expected):
@@ -87,29 +89,43 @@ def test_sequence_routing_is_algorithm_1(variant, num_iterations):
 
 
 @variants
-def test_gradcheck(variant):
+@scores
+def test_gradcheck(variant, balanced):
     leaves = tensors(3, **variant, length=3)
     names = list(leaves)
     assert torch.autograd.gradcheck(
-        lambda *values: fast(dict(zip(names, values, strict=True)), 3)[:2], tuple(leaves.values())
+        lambda *values: fast(dict(zip(names, values, strict=True)), 3, balanced=balanced)[:2], tuple(leaves.values())
     )
 
 
 @variants
-def test_padding_sends_nothing(variant):
+@scores
+def test_padding_sends_nothing(variant, balanced):
     leaves = tensors(3, **variant)
     mask = torch.tensor([[True] * S, [True, True, False, False, False]])
-    out = fast(leaves, 3, mask)
+    out = fast(leaves, 3, mask, balanced=balanced)
     changed = dict(leaves)
     changed["h"] = torch.where(mask.unsqueeze(-1), leaves["h"], 1e3)
-    other = fast(changed, 3, mask)
+    other = fast(changed, 3, mask, balanced=balanced)
     torch.testing.assert_close(other.capsules, out.capsules, rtol=0, atol=0)
     out.capsules.sum().backward()
     assert leaves["h"].grad[1, 2:].abs().max() == 0
-    nothing = fast(leaves, 3, torch.zeros(ROWS, S, dtype=torch.bool))
+    nothing = fast(leaves, 3, torch.zeros(ROWS, S, dtype=torch.bool), balanced=balanced)
     assert nothing.capsules.abs().max() == 0
     nothing.capsules.sum().backward()
     assert all(leaf.grad.isfinite().all() for leaf in leaves.values())
+
+
+@pytest.mark.parametrize("separable", [False, True], ids=["scalar-product", "separable"])
+def test_a_parent_that_all_words_prefer_wins_them_all_unless_balanced(separable):
+    # the first parent's messages are much longer for every word
+    messages = torch.rand(S, M, D, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    messages[:, 0] += 4
+    scores = {"child_scores": messages[:, 0], "parent_scores": lambda c: 20 * c} if separable else {}
+    printed = sequence_routing(messages, 3, **scores).agreement.mean(dim=0)
+    balanced = sequence_routing(messages, 3, balanced=True, **scores).agreement.mean(dim=0)
+    assert printed[0] > 0.99
+    torch.testing.assert_close(balanced, torch.full((M,), 1 / M, dtype=torch.float64), rtol=0.1, atol=0)
 
 
 def test_one_iteration_is_the_squashed_even_share():
