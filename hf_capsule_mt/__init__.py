@@ -6,13 +6,18 @@ Importing the package registers its models with AutoConfig and AutoModelForSeq2S
 from transformers import AutoConfig, AutoModelForSeq2SeqLM
 
 from ._version import __version__
+from .models.configuration_capsule_bart import CapsuleBartConfig
 from .models.configuration_capsule_marian import CapsuleMarianConfig
 from .models.configuration_capsule_rnn import CapsuleRNNConfig
+from .models.modeling_capsule_bart import CapsuleBartForConditionalGeneration, CapsuleBartModel
 from .models.modeling_capsule_marian import CapsuleMarianModel, CapsuleMarianMTModel
 from .models.modeling_capsule_rnn import CapsuleRNNForConditionalGeneration, CapsuleRNNModel
 from .registration import register
 
 __all__ = [
+    "CapsuleBartConfig",
+    "CapsuleBartForConditionalGeneration",
+    "CapsuleBartModel",
     "CapsuleMarianConfig",
     "CapsuleMarianMTModel",
     "CapsuleMarianModel",
@@ -23,7 +28,10 @@ __all__ = [
     "register",
 ]
 
-AutoConfig.register("capsule-marian", CapsuleMarianConfig, exist_ok=True)
-AutoModelForSeq2SeqLM.register(CapsuleMarianConfig, CapsuleMarianMTModel, exist_ok=True)
-AutoConfig.register("capsule-rnn", CapsuleRNNConfig, exist_ok=True)
-AutoModelForSeq2SeqLM.register(CapsuleRNNConfig, CapsuleRNNForConditionalGeneration, exist_ok=True)
+for _model_class in (CapsuleMarianMTModel, CapsuleBartForConditionalGeneration, CapsuleRNNForConditionalGeneration):
+    _config_class = _model_class.config_class
+    AutoConfig.register(_config_class.model_type, _config_class, exist_ok=True)
+    AutoModelForSeq2SeqLM.register(_config_class, _model_class, exist_ok=True)
+    # save_pretrained then writes the code of the model beside its weights: whoever loads it needs no package
+    _config_class.register_for_auto_class()
+    _model_class.register_for_auto_class("AutoModelForSeq2SeqLM")

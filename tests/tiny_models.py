@@ -1,9 +1,11 @@
 """Tiny models and batches; sizes are different primes wherever they may be."""
 
 import torch
-from transformers import MarianConfig
+from transformers import BartConfig, MarianConfig, PreTrainedModel
 
 from hf_capsule_mt import (
+    CapsuleBartConfig,
+    CapsuleBartForConditionalGeneration,
     CapsuleMarianConfig,
     CapsuleMarianMTModel,
     CapsuleRNNConfig,
@@ -32,6 +34,9 @@ SIZES = dict(
     guided_hidden_size=13,
 )
 
+# pretrained BART starts the decoder with the end of the sentence
+BART_SIZES = SIZES | dict(decoder_start_token_id=EOS, bos_token_id=2)
+
 RNN_SIZES = dict(
     vocab_size=VOCAB,
     d_model=14,
@@ -54,20 +59,27 @@ GUIDED = {
     "bow_loss_weight": 1.0,
     "bca_loss_weight": 0.5,
 }
-# in the names of parameters that plain Marian does not have
+# in the names of parameters that plain Marian and BART do not have
 NEW_PARAMETERS = (".aggregation.", "guided_")
 
 
 def plain_config(**overrides) -> MarianConfig:
-    sizes = {name: value for name, value in SIZES.items() if not name.startswith("guided_")}
-    return MarianConfig(**(sizes | overrides))
+    return MarianConfig(**(_plain(SIZES) | overrides))
+
+
+def plain_bart_config(**overrides) -> BartConfig:
+    return BartConfig(**(_plain(BART_SIZES) | overrides))
+
+
+def _plain(sizes: dict) -> dict:
+    return {name: value for name, value in sizes.items() if not name.startswith("guided_")}
 
 
 def capsule_config(**overrides) -> CapsuleMarianConfig:
     return CapsuleMarianConfig(**(SIZES | overrides))
 
 
-def open_gates(model: CapsuleMarianMTModel) -> CapsuleMarianMTModel:
+def open_gates(model: PreTrainedModel) -> PreTrainedModel:
     """Opens the zero-initialised gates and shakes every other new parameter, so that the aggregate matters."""
     generator = torch.Generator().manual_seed(5)
     with torch.no_grad():
@@ -81,6 +93,16 @@ def capsule_model(seed: int = 0, **overrides) -> CapsuleMarianMTModel:
     """A tiny capsule model in eval mode whose aggregates contribute."""
     torch.manual_seed(seed)
     return open_gates(CapsuleMarianMTModel(capsule_config(**overrides))).eval()
+
+
+def bart_config(**overrides) -> CapsuleBartConfig:
+    return CapsuleBartConfig(**(BART_SIZES | overrides))
+
+
+def bart_model(seed: int = 0, **overrides) -> CapsuleBartForConditionalGeneration:
+    """A tiny capsule BART in eval mode whose aggregates contribute."""
+    torch.manual_seed(seed)
+    return open_gates(CapsuleBartForConditionalGeneration(bart_config(**overrides))).eval()
 
 
 def rnn_config(**overrides) -> CapsuleRNNConfig:

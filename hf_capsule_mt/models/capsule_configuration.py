@@ -100,10 +100,17 @@ class CapsuleConfigMixin:
 
     @classmethod
     def _without_parent_identity(cls, config_dict: dict[str, Any]) -> dict[str, Any]:
-        """The dictionary of a plain parent without what names its class; any other as it is."""
+        """The dictionary of a plain parent without what names its class; any other as it is.
+
+        Old checkpoints hold keys that nothing reads any more, and that look misspelt (BART's classif_dropout beside
+        classifier_dropout): these go too.
+        """
         if cls.parent_model_type is None or config_dict.get("model_type") != cls.parent_model_type:
             return config_dict
-        return {key: value for key, value in config_dict.items() if key not in ("model_type", "architectures")}
+        foreign = ("model_type", "architectures")
+        return {
+            key: value for key, value in config_dict.items() if key not in foreign and cls._meant_field(key) is None
+        }
 
     def aggregates(self, stack: str) -> bool:
         """Whether the stack ("encoder" or "decoder") combines its layers."""
@@ -163,11 +170,18 @@ class CapsuleConfigMixin:
 
     def _refuse_misspelt(self, extra: dict[str, Any]) -> None:
         # Foreign keys are legitimate in configs from the Hub, so only near misses of real fields are refused.
-        own = [field.name for field in dataclasses.fields(self)]
         for key in extra:
-            match = difflib.get_close_matches(key, own, n=1, cutoff=0.85)
-            if match and key not in own and not key.startswith("_"):
-                raise ValueError(f"unknown configuration field '{key}'; did you mean '{match[0]}'?")
+            meant = self._meant_field(key)
+            if meant is not None:
+                raise ValueError(f"unknown configuration field '{key}'; did you mean '{meant}'?")
+
+    @classmethod
+    def _meant_field(cls, key: str) -> str | None:
+        """The field that a key is a near miss of, if it is none itself."""
+        own = [field.name for field in dataclasses.fields(cls)]
+        if key in own or key.startswith("_"):
+            return None
+        return next(iter(difflib.get_close_matches(key, own, n=1, cutoff=0.85)), None)
 
 
 def check_minimum(name: str, value: int, minimum: int) -> None:

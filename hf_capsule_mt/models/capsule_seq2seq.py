@@ -6,7 +6,7 @@ like Marian: `class CapsuleMarianEncoder(AggregatingStackMixin, MarianEncoder)`.
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +20,10 @@ from transformers.utils.output_capturing import maybe_install_capturing_hooks
 
 from .capsule_guided import GuidedOutput, GuidedSource
 from .capsule_layers import InitialisesItself, LayerAggregation
+
+if TYPE_CHECKING:
+    # save_pretrained copies every file that is imported like this: the pipeline travels with the models
+    from .pipeline_translation import TranslationPipeline  # noqa: F401
 
 Agreements = tuple[torch.FloatTensor, ...]
 
@@ -225,6 +229,8 @@ class CapsuleSeq2SeqModelMixin(CapsulePreTrainedMixin):
         **kwargs: Any,
     ) -> CapsuleSeq2SeqModelOutput | tuple:
         """Arguments as in the parent's forward; output_agreements as in the head's."""
+        if decoder_input_ids is None and decoder_inputs_embeds is None:
+            decoder_input_ids = self.default_decoder_input_ids(input_ids)
         if encoder_outputs is None:
             encoder_outputs = self.encoder(
                 input_ids=input_ids,
@@ -265,6 +271,10 @@ class CapsuleSeq2SeqModelMixin(CapsulePreTrainedMixin):
             guided_keys=getattr(encoder_outputs, "guided_keys", None),
         )
         return outputs.to_tuple() if return_dict is False else outputs
+
+    def default_decoder_input_ids(self, input_ids: torch.LongTensor | None) -> torch.LongTensor | None:
+        """What the decoder reads when the caller says nothing; None where the parent has no such default either."""
+        return None
 
     def decoder_source(self, encoder_outputs: BaseModelOutput) -> dict[str, Tensor | None]:
         """Arguments of the decoder's forward that come from the encoder's output, beside the hidden states."""

@@ -22,22 +22,27 @@ def argument(help: str, default: Any = None) -> Any:
 
 # Longest sentence of a new model and its tokenizer, in tokens; recurrent models have no limit of their own.
 MAX_LENGTH = 512
-# Architecture of a model from scratch where the recipe says nothing, by model type: the Transformer base model, and
-# the base model of Wang et al. 2019.
+# Sizes of the Transformer base model.
+TRANSFORMER_BASE: dict[str, Any] = {
+    "d_model": 512,
+    "encoder_layers": 6,
+    "decoder_layers": 6,
+    "encoder_attention_heads": 8,
+    "decoder_attention_heads": 8,
+    "encoder_ffn_dim": 2048,
+    "decoder_ffn_dim": 2048,
+    "max_position_embeddings": MAX_LENGTH,
+}
+# Architecture of a model from scratch where the recipe says nothing, by model type; the recurrent one is the base
+# model of Wang et al. 2019.
 ARCHITECTURE_DEFAULTS: dict[str, dict[str, Any]] = {
     "capsule-marian": {
-        "d_model": 512,
-        "encoder_layers": 6,
-        "decoder_layers": 6,
-        "encoder_attention_heads": 8,
-        "decoder_attention_heads": 8,
-        "encoder_ffn_dim": 2048,
-        "decoder_ffn_dim": 2048,
+        **TRANSFORMER_BASE,
         "activation_function": "relu",
         "scale_embedding": True,
         "share_encoder_decoder_embeddings": True,
-        "max_position_embeddings": MAX_LENGTH,
     },
+    "capsule-bart": {**TRANSFORMER_BASE, "activation_function": "gelu", "scale_embedding": False},
     "capsule-rnn": {
         "d_model": 512,
         "encoder_layers": 4,
@@ -57,11 +62,13 @@ class ModelArguments:
     _argument_group_name = "model"
 
     model_name_or_path: str | None = argument(
-        "Start from this plain Marian or capsule checkpoint (folder or Hub name); by default a new model is built. "
-        "A checkpoint keeps its own architecture, but takes the systems, dropout and label smoothing given here."
+        "Start from this plain Marian, plain BART or capsule checkpoint (folder or Hub name); by default a new model "
+        "is built. A checkpoint keeps its own architecture, but takes the systems, dropout and label smoothing given "
+        "here."
     )
-    model_type: Literal["capsule-marian", "capsule-rnn"] | None = argument(
-        "Family of a new model: a Transformer (capsule-marian, the default) or recurrent (capsule-rnn)."
+    model_type: Literal["capsule-marian", "capsule-bart", "capsule-rnn"] | None = argument(
+        "Family of a new model: a Transformer (capsule-marian, the default, or capsule-bart, which learns its "
+        "positions) or recurrent (capsule-rnn)."
     )
     d_model: int | None = argument("Hidden size; new model: 512.")
     encoder_layers: int | None = argument("New model: 6 (capsule-rnn: 4).")
@@ -70,9 +77,13 @@ class ModelArguments:
     decoder_attention_heads: int | None = argument("New model: 8.")
     encoder_ffn_dim: int | None = argument("New model: 2048.")
     decoder_ffn_dim: int | None = argument("New model: 2048.")
-    activation_function: str | None = argument("Of the feed-forward layers; new model: relu.")
-    scale_embedding: bool | None = argument("Multiply embeddings by sqrt(d_model); new model: true.")
-    share_encoder_decoder_embeddings: bool | None = argument("One embedding for both languages; new model: true.")
+    activation_function: str | None = argument("Of the feed-forward layers; new model: relu (capsule-bart: gelu).")
+    scale_embedding: bool | None = argument(
+        "Multiply embeddings by sqrt(d_model); new model: true (capsule-bart: false)."
+    )
+    share_encoder_decoder_embeddings: bool | None = argument(
+        "One embedding for both languages; new model: true (capsule-bart: always)."
+    )
     max_position_embeddings: int | None = argument("Longest sentence in tokens; new model: 512.")
     dropout: float | None = argument("New model: 0.1.")
     attention_dropout: float | None = argument("New model: 0.")

@@ -171,6 +171,7 @@ def _model(arguments: Arguments, tokenizer: PreTrainedTokenizerBase) -> PreTrain
     if name is None:
         tokens = dict(
             vocab_size=len(tokenizer),
+            bos_token_id=tokenizer.bos_token_id,
             pad_token_id=tokenizer.pad_token_id,
             eos_token_id=tokenizer.eos_token_id,
             forced_eos_token_id=tokenizer.eos_token_id,

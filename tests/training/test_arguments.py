@@ -146,9 +146,10 @@ def test_published_recipes_are_valid(path):
 
 
 def test_every_model_argument_is_a_config_field():
-    from hf_capsule_mt import CapsuleMarianConfig, CapsuleRNNConfig
+    from hf_capsule_mt import CapsuleBartConfig, CapsuleMarianConfig, CapsuleRNNConfig
 
-    configs = {config.model_type: config for config in (CapsuleMarianConfig(), CapsuleRNNConfig())}
+    families = (CapsuleMarianConfig, CapsuleBartConfig, CapsuleRNNConfig)
+    configs = {family.model_type: family() for family in families}
     for name in set(vars(ModelArguments())) - {"model_name_or_path"}:
         assert any(hasattr(config, name) for config in configs.values()), name
     assert set(ARCHITECTURE_DEFAULTS) == set(configs)
