@@ -4,14 +4,20 @@ Commands of this package; training is train.py.
     python -m hf_capsule_mt distill recipes/multi30k/distill.yaml       translate a training corpus with a teacher
     python -m hf_capsule_mt distill RECIPE.yaml --num_beams 1           ... with other values
     torchrun --nproc_per_node 2 -m hf_capsule_mt distill RECIPE.yaml    ... with two processes
-    python -m hf_capsule_mt distill --help                              every argument
+    python -m hf_capsule_mt convert PLAIN OUTPUT --aggregation em_routing   a plain checkpoint becomes a capsule model
+    python -m hf_capsule_mt publish RUN USER/NAME --card VALUES.yaml    check a trained model and upload it to the Hub
+    python -m hf_capsule_mt COMMAND --help                              every argument
 """
 
 import importlib
 import sys
 
 # Each is a module with a function main(argv) -> exit status; imported when it is called for.
-COMMANDS = {"distill": "hf_capsule_mt.training.distillation"}
+COMMANDS = {
+    "convert": "hf_capsule_mt.hub.conversion",
+    "distill": "hf_capsule_mt.training.distillation",
+    "publish": "hf_capsule_mt.hub.publishing",
+}
 
 
 def main(argv: list[str]) -> int:

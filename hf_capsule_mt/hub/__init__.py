@@ -1,0 +1,1 @@
+"""Conversion of checkpoints, complete directories, model cards and publishing."""

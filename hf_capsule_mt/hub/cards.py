@@ -1,0 +1,466 @@
+"""Model cards: what was measured comes from a run's results.json, what a run cannot know from a values file.
+
+A values file is YAML. The template and the citations lie beside it:
+
+    title: EM routing, English-German            heading of the card
+    description: >-                              one paragraph: what the model is
+    papers: [dou2019]                            keys of citations.yaml
+    license: cc-by-nc-4.0                        of the weights, an identifier of the Hub
+    dataset:
+      name: Multi30k                             for readers
+      id: bentrevett/multi30k                    on the Hub; left out if it is not there
+      config: default                            its configuration on the Hub, if it has several
+      terms: >-                                  its licence and what it is made of, in sentences
+    base_model: user/name                        on the Hub; left out if there is none
+    samples: [...]                               sentences that the card shows translated; the first is in its examples
+    limitations: [...]                           sentences
+    tags: [...]                                  more tags than every card has
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import jinja2.meta
+import yaml
+from huggingface_hub import EvalResult, ModelCard, ModelCardData
+from huggingface_hub.errors import HFValidationError
+from huggingface_hub.utils import validate_repo_id
+
+TEMPLATE = "template.md"
+CITATIONS = "citations.yaml"
+# The common ones of https://huggingface.co/docs/hub/repositories-licenses
+LICENSES = (
+    *("apache-2.0", "mit", "bsd", "bsd-2-clause", "bsd-3-clause", "bsd-3-clause-clear", "isc", "unlicense", "wtfpl"),
+    *("zlib", "bsl-1.0", "ncsa", "artistic-2.0", "afl-3.0", "ecl-2.0", "epl-1.0", "epl-2.0", "eupl-1.1", "eupl-1.2"),
+    *("gpl", "gpl-2.0", "gpl-3.0", "lgpl", "lgpl-2.1", "lgpl-3.0", "agpl-3.0", "mpl-2.0", "ms-pl", "osl-3.0"),
+    *("cc", "cc0-1.0", "cc-by-2.0", "cc-by-2.5", "cc-by-3.0", "cc-by-4.0", "cc-by-sa-3.0", "cc-by-sa-4.0"),
+    *("cc-by-nc-2.0", "cc-by-nc-3.0", "cc-by-nc-4.0", "cc-by-nd-4.0", "cc-by-nc-nd-3.0", "cc-by-nc-nd-4.0"),
+    *("cc-by-nc-sa-2.0", "cc-by-nc-sa-3.0", "cc-by-nc-sa-4.0", "c-uda", "odbl", "pddl", "gfdl"),
+    *("openrail", "openrail++", "bigscience-openrail-m", "creativeml-openrail-m", "other", "unknown"),
+)
+# ISO 639-1; the Hub takes codes of three letters, too, whose list is too long to be checked here
+_ISO_639_1 = (
+    "aa ab ae af ak am an ar as av ay az ba be bg bh bi bm bn bo br bs ca ce ch co cr cs cu cv cy da de dv dz ee "
+    "el en eo es et eu fa ff fi fj fo fr fy ga gd gl gn gu gv ha he hi ho hr ht hu hy hz ia id ie ig ii ik io is "
+    "it iu ja jv ka kg ki kj kk kl km kn ko kr ks ku kv kw ky la lb lg li ln lo lt lu lv mg mh mi mk ml mn mr ms "
+    "mt my na nb nd ne ng nl nn no nr nv ny oc oj om or os pa pi pl ps pt qu rm rn ro ru rw sa sc sd se sg si sk "
+    "sl sm sn so sq sr ss st su sv sw ta te tg th ti tk tl tn to tr ts tt tw ty ug uk ur uz ve vi vo wa wo xh yi "
+    "yo za zh zu"
+)
+LANGUAGES = frozenset(_ISO_639_1.split())
+METRICS = {"bleu": "BLEU", "chrf": "chrF", "ter": "TER"}
+INDEXED_METRICS = ("bleu", "chrf")
+# of results.json, with their singular
+COUNTED = (("processes", "process"), ("threads", "thread"))
+SCORE_KEYS = ("split", "beams", "length_penalty", "sentences", *METRICS, "signatures")
+RESULT_KEYS = ("seed", "steps", "parameters", "target_tokens", "train_seconds", "command", "arguments", "versions")
+# of the machine, not of the model
+DROPPED_ARGUMENTS = ("output_dir", "report_to", "debug")
+# a folder of somebody's machine: /home/..., ~/..., C:\...
+LOCAL_PATH = re.compile(r"""(?:^|(?<=[\s"'`(=]))(?:/[\w.-]+/|~/|[A-Za-z]:\\)[^\s"'`)]*""", re.MULTILINE)
+FIGURE_TEXTS = {
+    "layers": "Each map shows how the layers of the encoder or decoder are routed to the capsules of its output in "
+    "one iteration: red is more than an equal share, blue is less.",
+    "memory": "The map shows to which capsules of the memory each source word is routed.",
+    "guided": "The maps show for each source word (rows) and each decoding step (columns) the probability that the "
+    "word is in PAST, what is translated, or in FUTURE, what is not.",
+}
+
+
+@dataclass(frozen=True)
+class DatasetValues:
+    """The training data: its name, terms, and where it is on the Hub, if it is."""
+
+    name: str
+    terms: str
+    id: str | None = None
+    config: str | None = None
+
+
+@dataclass(frozen=True)
+class CardValues:
+    """What a card says and a run cannot know; the keys are described at the top of this file.
+
+    `path` is the file that they come from, `citations` are the entries of the papers.
+    """
+
+    title: str
+    description: str
+    license: str
+    dataset: DatasetValues
+    samples: list[str]
+    limitations: list[str]
+    papers: list[str] = field(default_factory=list)
+    base_model: str | None = None
+    tags: list[str] = field(default_factory=list)
+    path: Path = Path()
+    citations: list[dict[str, str]] = field(default_factory=list)
+
+
+FILE_KEYS = tuple(key.name for key in dataclasses.fields(CardValues) if key.name not in ("path", "citations"))
+LIST_KEYS = ("samples", "limitations", "papers", "tags")
+
+
+def load_values(path: str | Path) -> CardValues:
+    """Reads and checks a values file.
+
+    Raises:
+        ValueError: a key that is unknown, missing or of the wrong type, an unknown licence or paper, a name that
+            cannot be one of the Hub; says which key of which file, and what is allowed.
+        FileNotFoundError: if there is no such file.
+    """
+    path = Path(path)
+    content = _read_mapping(path)
+    _check_keys(content, CardValues, FILE_KEYS, str(path))
+    for key in LIST_KEYS:
+        value = content.get(key, [])
+        if not isinstance(value, list) or not all(isinstance(item, str) and item.strip() for item in value):
+            raise ValueError(f"{path}: {key} must be a list of texts, got {value!r}")
+    for key in ("title", "description", "license"):
+        _check_text(content[key], key, path)
+    for key in ("samples", "limitations"):
+        if not content[key]:
+            raise ValueError(f"{path}: {key} must not be empty")
+    dataset = content["dataset"]
+    if not isinstance(dataset, dict):
+        raise ValueError(f"{path}: dataset must have the keys {', '.join(_names(DatasetValues))}, got {dataset!r}")
+    _check_keys(dataset, DatasetValues, _names(DatasetValues), f"{path}, dataset")
+    for key, value in dataset.items():
+        _check_text(value, f"dataset.{key}", path)
+    if content["license"] not in LICENSES:
+        raise ValueError(f"{path}: license must be one of {', '.join(LICENSES)}, got {content['license']!r}")
+    for key, repo_id in (("base_model", content.get("base_model")), ("dataset.id", dataset.get("id"))):
+        if repo_id is not None and not _is_repo_id(repo_id):
+            raise ValueError(f"{path}: {key} must be a name on the Hub such as user/name, got {repo_id!r}")
+    citations = _citations(content.get("papers", []), path)
+    return CardValues(**{**content, "dataset": DatasetValues(**dataset)}, path=path, citations=citations)
+
+
+def render_card(
+    repo_id: str,
+    values: CardValues,
+    results: dict[str, Any],
+    model_type: str,
+    samples: Sequence[tuple[str, str]],
+    figure: str | None = None,
+    template: str | Path | None = None,
+    revision: str = "main",
+) -> ModelCard:
+    """Renders the card of a run.
+
+    Args:
+        repo_id: "user/name", which the examples of the card load.
+        values: from `load_values`.
+        results: the run's results.json.
+        model_type: of the model's config, a tag of the card.
+        samples: pairs of a sentence and its translation by this model; the examples translate the first sentence.
+        figure: file name of the agreement figure in the repository, if there is one.
+        template: a Jinja template; template.md beside the values file if not given.
+        revision: what the examples load, a tag for instance.
+
+    Raises:
+        ValueError: if the results lack scores, signatures or anything else that a card needs, there are no samples, or
+            the template asks for something that there is not.
+        HFValidationError: if the repo_id cannot be one of the Hub.
+        FileNotFoundError: if there is no template.
+    """
+    validate_repo_id(repo_id)
+    check_results(results)
+    if not samples:
+        raise ValueError("the card needs at least one sentence and its translation by the model, for its examples")
+    arguments = results["arguments"]
+    languages = [_language(arguments.get(key), key) for key in ("source_lang", "target_lang")]
+    scores = [_named(score, values, arguments) for score in results["scores"]]
+    card_data = ModelCardData(
+        language=languages,
+        license=values.license,
+        library_name="transformers",
+        base_model=values.base_model,
+        pipeline_tag="translation",
+        tags=["translation", "capsule-routing", "hf_capsule_mt", model_type, *values.tags],
+        datasets=None if values.dataset.id is None else [values.dataset.id],
+        metrics=list(METRICS),
+        model_name=repo_id.split("/")[-1],
+        eval_results=[_eval_result(score, metric, values) for score in scores for metric in INDEXED_METRICS],
+    )
+    fields = {
+        "repo_id": repo_id,
+        "revision": revision,
+        "source_language": languages[0],
+        "target_language": languages[1],
+        "first_sample": json.dumps(samples[0][0], ensure_ascii=False),
+        "samples": [[table_cell(text) for text in pair] for pair in samples],
+        "scores": scores,
+        "figure": figure,
+        **_text_fields(values, results),
+    }
+    text = _read_template(values.path.parent / TEMPLATE if template is None else Path(template), set(fields))
+    return ModelCard.from_template(card_data, template_str=text, **fields)
+
+
+def _text_fields(values: CardValues, results: dict[str, Any]) -> dict[str, Any]:
+    """What the template says about the model and its training, by name."""
+    arguments = results["arguments"]
+    said = {key: getattr(values, key) for key in FILE_KEYS if key not in ("samples", "tags", "papers")}
+    return {
+        **said,
+        "citations": values.citations,
+        "results": results,
+        "signatures": _signatures(results["scores"]),
+        "figure_text": _figure_text(arguments),
+        "recipe": _portable(results.get("recipe")),
+        "command": shlex.join(_portable(word) for word in shlex.split(results["command"])),
+        "arguments": _arguments_as_yaml(arguments),
+        "final_weights": _final_weights(results),
+        "training_time": _training_time(results),
+        "versions": ", ".join(f"{package} {version}" for package, version in results["versions"].items()),
+    }
+
+
+def check_card(card: ModelCard) -> None:
+    """Checks a card as far as that is possible without the Hub.
+
+    Raises:
+        ValueError: lists everything that is missing or wrong.
+    """
+    wrong = []
+    data: Any = card.data
+    try:
+        again = ModelCard(str(card)).data
+        if again.to_dict() != data.to_dict():
+            wrong.append("the metadata is not the same after it has been written and read")
+    except (ValueError, yaml.YAMLError) as error:
+        wrong.append(f"the metadata cannot be read: {error}")
+    languages = [data.language] if isinstance(data.language, str) else data.language or []
+    if not languages:
+        wrong.append("language is missing")
+    wrong += [f"language {code!r} is not an ISO 639 code" for code in languages if not _is_language(code)]
+    if data.license not in LICENSES:
+        wrong.append(f"license {data.license!r} is not known to the Hub" if data.license else "license is missing")
+    if data.library_name != "transformers":
+        wrong.append("library_name must be transformers")
+    if data.pipeline_tag != "translation":
+        wrong.append("pipeline_tag must be translation")
+    for key, names in (("base_model", data.base_model), ("datasets", data.datasets)):
+        for name in [names] if isinstance(names, str) else names or []:
+            if not _is_repo_id(name):
+                wrong.append(f"{key} {name!r} cannot be a name on the Hub")
+    if not data.eval_results:
+        wrong.append("model-index has no results")
+    for result in data.eval_results or []:
+        if not (result.metric_args or {}).get("signature"):
+            wrong.append(f"{result.metric_name or result.metric_type} on {result.dataset_name} has no signature")
+    if not card.text.strip():
+        wrong.append("there is no text")
+    wrong += [
+        f"{mark} of the template is left in the text" for mark in ("{{", "{%") if mark in _without_bibtex(card.text)
+    ]
+    wrong += [f"{path} is a path of some machine" for path in sorted(set(LOCAL_PATH.findall(str(card))))]
+    if wrong:
+        raise ValueError("the model card cannot be published: " + "; ".join(wrong))
+
+
+def _read_mapping(path: Path) -> dict[str, Any]:
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except yaml.YAMLError as error:
+        raise ValueError(f"{path} is not YAML: {error}") from error
+    if not isinstance(content, dict):
+        raise ValueError(f"{path} must have the keys {', '.join(FILE_KEYS)}")
+    return content
+
+
+def _names(kind: type) -> tuple[str, ...]:
+    return tuple(key.name for key in dataclasses.fields(kind))
+
+
+def _check_keys(content: dict[str, Any], kind: type, allowed: Sequence[str], where: str) -> None:
+    unknown = [str(key) for key in content if key not in allowed]
+    if unknown:
+        raise ValueError(f"{where}: unknown key {', '.join(unknown)}; there are: {', '.join(allowed)}")
+    required = [
+        key.name
+        for key in dataclasses.fields(kind)
+        if key.default is dataclasses.MISSING and key.default_factory is dataclasses.MISSING
+    ]
+    missing = [key for key in required if key not in content]
+    if missing:
+        raise ValueError(f"{where}: missing key {', '.join(missing)}; required are: {', '.join(required)}")
+
+
+def _check_text(value: Any, key: str, path: Path) -> None:
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError(f"{path}: {key} must be a text, got {value!r}")
+
+
+def _is_repo_id(name: Any) -> bool:
+    try:
+        validate_repo_id(name)
+    except HFValidationError:
+        return False
+    return True
+
+
+def _is_language(code: Any) -> bool:
+    return isinstance(code, str) and (code in LANGUAGES or re.fullmatch("[a-z]{3}", code) is not None)
+
+
+def _language(code: Any, key: str) -> str:
+    """The ISO code of a language, without region and script: "pt" of "pt-BR"."""
+    language = re.split("[-_]", code.lower())[0] if isinstance(code, str) else code
+    if not _is_language(language):
+        raise ValueError(
+            f"arguments.{key} of the results is {code!r}, not an ISO 639 code such as de, which the Hub wants: train "
+            "with files that are named after such a code"
+        )
+    return language
+
+
+def _citations(papers: list[str], path: Path) -> list[dict[str, str]]:
+    if not papers:
+        return []
+    file = path.parent / CITATIONS
+    if not file.is_file():
+        raise ValueError(f"{path}: papers needs {file}; copy it there from hub_cards/")
+    known = _read_mapping(file)
+    unknown = [paper for paper in papers if paper not in known]
+    if unknown:
+        raise ValueError(
+            f"{path}: papers has {', '.join(unknown)}, which {file} has not; there are: {', '.join(known)}"
+        )
+    return [{key: text.strip() for key, text in known[paper].items()} for paper in papers]
+
+
+def check_results(results: dict[str, Any]) -> None:
+    """Checks that a run's results have what a card needs.
+
+    Raises:
+        ValueError: names what is missing.
+    """
+    if not results.get("scores"):
+        raise ValueError(
+            "the results have no scores, and a card without them says nothing: publish the output folder of a "
+            "finished train.py with a validation or test set"
+        )
+    missing = [key for key in RESULT_KEYS if key not in results]
+    for score in results["scores"]:
+        missing += [f"scores.{key}" for key in SCORE_KEYS if key not in score]
+        missing += [f"scores.signatures.{key}" for key in METRICS if not score.get("signatures", {}).get(key)]
+    if missing:
+        raise ValueError(
+            f"the results lack {', '.join(dict.fromkeys(missing))}: pass the results.json that train.py wrote, not a "
+            "part of it"
+        )
+
+
+def _named(score: dict[str, Any], values: CardValues, arguments: dict[str, Any]) -> dict[str, Any]:
+    """The score with the name of its test set and of its way to decode."""
+    file = arguments.get(f"{score['split']}_file")
+    beams = score["beams"]
+    decoding = "greedy" if beams == 1 else f"beam {beams}"
+    if beams > 1 and score["length_penalty"] != 1:
+        decoding += f", length penalty {score['length_penalty']:g}"
+    return {
+        **score,
+        "dataset": f"{values.dataset.name} {Path(file).name if file else score['split']}",
+        "decoding": decoding,
+    }
+
+
+def _eval_result(score: dict[str, Any], metric: str, values: CardValues) -> EvalResult:
+    return EvalResult(
+        task_type="translation",
+        task_name="Translation",
+        dataset_type=values.dataset.id or re.sub(r"[^\w.-]+", "-", values.dataset.name).lower(),
+        dataset_name=score["dataset"],
+        dataset_config=values.dataset.config,
+        dataset_split=score["split"],
+        metric_type=metric,
+        metric_name=f"{METRICS[metric]} ({score['decoding']})",
+        metric_value=score[metric],
+        metric_args={
+            "signature": score["signatures"][metric],
+            "num_beams": score["beams"],
+            "length_penalty": score["length_penalty"],
+        },
+    )
+
+
+def _signatures(scores: Sequence[dict[str, Any]]) -> list[tuple[str, str]]:
+    """Name and signature of each metric; a metric that was used in two ways is there twice."""
+    pairs = [(name, score["signatures"][metric]) for metric, name in METRICS.items() for score in scores]
+    return list(dict.fromkeys(pairs))
+
+
+def _figure_text(arguments: dict[str, Any]) -> str:
+    texts = []
+    if arguments.get("aggregation") in ("dynamic_routing", "em_routing"):
+        texts.append(FIGURE_TEXTS["layers"])
+    if arguments.get("source_memory") in ("capsule", "hybrid"):
+        texts.append(FIGURE_TEXTS["memory"])
+    if arguments.get("guided_routing", "none") != "none":
+        texts.append(FIGURE_TEXTS["guided"])
+    return " ".join(texts) or "The maps show the probabilities with which this model routes its inputs to capsules."
+
+
+def _final_weights(results: dict[str, Any]) -> str:
+    checkpoints = results.get("final_weights", "last update")
+    if isinstance(checkpoints, str):
+        return f"those of the {checkpoints}"
+    updates = [int(re.sub(r"\D", "", checkpoint)) for checkpoint in checkpoints]
+    return f"the average of {len(updates)} checkpoints, from update {min(updates):,} to {max(updates):,}"
+
+
+def _training_time(results: dict[str, Any]) -> str:
+    minutes = max(1, round(results["train_seconds"] / 60))
+    text = f"{minutes:,} minute{'' if minutes == 1 else 's'}"
+    if "tokens_per_second" in results:
+        text += f" at {results['tokens_per_second']:,.0f} target tokens a second"
+    counted = [f"{results[key]} {key if results[key] != 1 else one}" for key, one in COUNTED if key in results]
+    device = [results["device"].split(":")[0].upper()] if "device" in results else []
+    return f"{text} ({', '.join(device + counted)})" if device + counted else text
+
+
+def _arguments_as_yaml(arguments: dict[str, Any]) -> str:
+    kept = {key: _portable(value) for key, value in arguments.items() if key not in DROPPED_ARGUMENTS}
+    return yaml.safe_dump(kept, sort_keys=False, allow_unicode=True, width=100).strip()
+
+
+def _portable(value: Any) -> Any:
+    """An absolute path without the folders that are nobody else's."""
+    if isinstance(value, list):
+        return [_portable(item) for item in value]
+    if not isinstance(value, str) or not LOCAL_PATH.search(value):
+        return value
+    return LOCAL_PATH.sub(lambda path: "path/to/" + re.split(r"[/\\]", path[0].rstrip("/\\"))[-1], value)
+
+
+def table_cell(text: str) -> str:
+    """The text as it stands in a table of the card."""
+    return " ".join(text.split()).replace("|", r"\|")
+
+
+def _read_template(path: Path, fields: set[str]) -> str:
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no template {path}; copy it there from hub_cards/")
+    text = path.read_text(encoding="utf-8")
+    # Jinja would leave a gap in the card where a name is misspelt
+    unknown = jinja2.meta.find_undeclared_variables(jinja2.Environment().parse(text)) - fields - {"card_data"}
+    if unknown:
+        raise ValueError(
+            f"{path} asks for {', '.join(sorted(unknown))}; there are: {', '.join(sorted(fields | {'card_data'}))}"
+        )
+    return text
+
+
+def _without_bibtex(text: str) -> str:
+    return re.sub(r"```bibtex\n.*?```", "", text, flags=re.DOTALL)

@@ -1,0 +1,212 @@
+"""
+Plain checkpoints become capsule checkpoints, and back.
+
+    python -m hf_capsule_mt convert Helsinki-NLP/opus-mt-en-de my-model --aggregation em_routing
+    python -m hf_capsule_mt convert my-model my-model-guided --guided_routing routing --bow_loss_weight 1
+    python -m hf_capsule_mt convert my-model plain-model --plain
+
+SOURCE is a directory or a name on the Hub: a plain Marian or BART checkpoint, or a capsule checkpoint that gets other
+systems. Until it is trained, the result translates exactly like its source, unless --aggregation_init paper is given.
+With --plain, a model without aggregation and guided routing is saved as the plain model that it is, which transformers
+loads without this package. Tokenizer, generation config and special tokens come along.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import typing
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub.errors import StrictDataclassError
+from safetensors import SafetensorError
+from transformers import (
+    CONFIG_MAPPING,
+    AutoConfig,
+    AutoModelForSeq2SeqLM,
+    AutoTokenizer,
+    PreTrainedConfig,
+    PreTrainedModel,
+)
+
+from ..models.capsule_configuration import (
+    AGGREGATION_INITS,
+    AGGREGATIONS,
+    CAPSULE_INPUTS,
+    GUIDED_ROUTINGS,
+    LINEAR_INPUTS,
+    CapsuleConfigMixin,
+)
+from ..models.configuration_capsule_marian import CapsuleMarianConfig
+
+PROGRAM = "hf_capsule_mt convert"
+CHOICES = {
+    "aggregation": AGGREGATIONS,
+    "capsule_inputs": CAPSULE_INPUTS,
+    "linear_inputs": LINEAR_INPUTS,
+    "aggregation_init": AGGREGATION_INITS,
+    "guided_routing": GUIDED_ROUTINGS,
+}
+# in the names of the parameters that conversion adds
+NEW_PARAMETERS = ("aggregation.", "guided_")
+# what every capsule configuration adds to its parent's fields, with their types; Marian's adds nothing else
+CAPSULE_FIELDS: dict[str, Any] = dict(CapsuleMarianConfig.__annotations__)
+
+
+def convert(source: str | Path, output: str | Path, *, revision: str | None = None, **fields: Any) -> Path:
+    """Saves a checkpoint with other capsule systems; see the module for what a source may be.
+
+    Args:
+        source: directory, or name on the Hub.
+        output: directory that does not exist yet, or is empty.
+        revision: branch, tag or commit of a source on the Hub.
+        **fields: of the capsule configuration, `aggregation="em_routing"` for example.
+
+    Returns:
+        The output directory: weights, configuration, code of the model, generation config and tokenizer.
+
+    Raises:
+        ValueError: if no capsule model can start from the source, a field or its value is not known, or there is
+            something in the output directory already.
+        OSError: if there is no such checkpoint.
+    """
+    output = _empty_folder(output)
+    config = _load_config(source, revision)
+    family = _capsule_family(config, source)
+    unknown = [name for name in fields if name not in CAPSULE_FIELDS]
+    if unknown:
+        raise ValueError(f"no capsule field is called {', '.join(unknown)}; there are: {', '.join(CAPSULE_FIELDS)}")
+    config = family.from_pretrained(source, revision=revision, **fields)
+    model, loading = AutoModelForSeq2SeqLM.from_pretrained(
+        source, revision=revision, config=config, output_loading_info=True
+    )
+    absent = [key for key in loading["missing_keys"] if not any(part in key for part in NEW_PARAMETERS)]
+    if absent:
+        raise ValueError(f"{source} is not a whole checkpoint: it has no {', '.join(sorted(absent))}")
+    return _save(model, source, revision, output)
+
+
+def to_plain(source: str | Path, output: str | Path, *, revision: str | None = None) -> Path:
+    """Saves a capsule checkpoint without aggregation and guided routing as the plain model that it is.
+
+    Args:
+        source: directory, or name on the Hub, of a capsule checkpoint with aggregation="none", guided_routing="none".
+        output: directory that does not exist yet, or is empty.
+        revision: branch, tag or commit of a source on the Hub.
+
+    Returns:
+        The output directory, with the tokenizer and the generation config.
+
+    Raises:
+        ValueError: if the model has parts that no plain model has, or there is something in the output directory.
+        OSError: if there is no such checkpoint.
+    """
+    output = _empty_folder(output)
+    config = _load_config(source, revision)
+    parent = config.parent_model_type if isinstance(config, CapsuleConfigMixin) else None
+    if parent is None:
+        raise ValueError(f"{source} is of type '{config.model_type}', which has no plain model to become")
+    for name in ("aggregation", "guided_routing"):
+        if getattr(config, name) != "none":
+            raise ValueError(
+                f"{source} has {name}='{getattr(config, name)}', which no plain model has; only a checkpoint with "
+                "aggregation='none' and guided_routing='none' can be saved as one"
+            )
+    dropped = {"model_type", "architectures", "auto_map", "custom_pipelines", *CAPSULE_FIELDS}
+    kept = {name: value for name, value in config.to_dict().items() if name not in dropped}
+    plain = CONFIG_MAPPING[parent].from_dict(kept)
+    model = AutoModelForSeq2SeqLM.from_pretrained(source, revision=revision, config=plain)
+    return _save(model, source, revision, output)
+
+
+def _capsule_family(config: PreTrainedConfig, source: str | Path) -> type[Any]:
+    """The capsule configuration that can start from this one."""
+    families: list[Any] = CapsuleConfigMixin.__subclasses__()
+    for family in families:
+        if config.model_type in (family.model_type, family.parent_model_type):
+            return family
+    known = [name for family in families for name in (family.parent_model_type, family.model_type) if name]
+    raise ValueError(
+        f"{source} is of type '{config.model_type}', and no capsule model starts from that; there are: "
+        f"{', '.join(known)}"
+    )
+
+
+def _load_config(source: str | Path, revision: str | None) -> PreTrainedConfig:
+    """The configuration of a checkpoint; a path that does not exist is not taken for a name on the Hub."""
+    if not Path(source).is_dir() and (Path(source).is_absolute() or str(source).startswith(".")):
+        raise ValueError(f"there is no directory {source}")
+    return AutoConfig.from_pretrained(source, revision=revision)
+
+
+def _empty_folder(output: str | Path) -> Path:
+    output = Path(output)
+    if output.is_file() or (output.is_dir() and any(output.iterdir())):
+        raise ValueError(f"{output} exists already; name a new directory, or remove it first")
+    return output
+
+
+def _save(model: PreTrainedModel, source: str | Path, revision: str | None, output: Path) -> Path:
+    tokenizer = AutoTokenizer.from_pretrained(source, revision=revision)
+    model.save_pretrained(output)
+    tokenizer.save_pretrained(output)
+    return output
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog=f"python -m {PROGRAM}", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("source", help="directory or name on the Hub")
+    parser.add_argument("output", type=Path, help="new directory")
+    parser.add_argument("--revision", help="branch, tag or commit of a source on the Hub")
+    parser.add_argument("--plain", action="store_true", help="back to a plain Marian or BART model")
+    fields = parser.add_argument_group("capsule systems (see docs/paper_index.md)")
+    for name, kind in CAPSULE_FIELDS.items():
+        default = getattr(CapsuleMarianConfig, name)
+        choices = " | ".join(CHOICES.get(name, ()))
+        fields.add_argument(
+            f"--{name}",
+            type=_reader(kind),
+            choices=CHOICES.get(name),
+            default=argparse.SUPPRESS,
+            metavar=_metavar(kind),
+            help=f"{choices} (if the source is plain: {'d_model' if default is None else default})",
+        )
+    return parser
+
+
+def _reader(kind: Any):
+    """A function that reads a field of this type from text."""
+    kinds = typing.get_args(kind) or (kind,)
+    if bool in kinds:
+        return _boolean
+    return next((number for number in (float, int) if number in kinds), str)
+
+
+def _metavar(kind: Any) -> str:
+    return {_boolean: "true/false", int: "INT", float: "FLOAT"}.get(_reader(kind), "NAME")
+
+
+def _boolean(text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise argparse.ArgumentTypeError(f"'{text}' is neither true nor false")
+    return text.lower() == "true"
+
+
+def main(argv: Sequence[str]) -> int:
+    """The command; returns the exit status."""
+    arguments = vars(_parser().parse_args(argv))
+    source, output, revision = (arguments.pop(name) for name in ("source", "output", "revision"))
+    plain = arguments.pop("plain")
+    try:
+        if plain and arguments:
+            raise ValueError(f"a plain model has no {', '.join(arguments)}: leave out --plain or these")
+        made = (to_plain if plain else convert)(source, output, revision=revision, **arguments)
+    except (ValueError, OSError, StrictDataclassError, SafetensorError) as error:
+        print(f"{PROGRAM}: error: {error}", file=sys.stderr)
+        return 2
+    print(f"{source} -> {made}")
+    return 0

@@ -1,0 +1,265 @@
+"""
+A trained run becomes a model on the Hub that needs nothing but transformers.
+
+    python -m hf_capsule_mt publish runs/grammar user/name --card hub_cards/grammar_em_routing.yaml --dry_run
+    python -m hf_capsule_mt publish runs/grammar user/name --card hub_cards/grammar_em_routing.yaml --tag v1.0
+
+Writes the folder that is to be published (RUN/hub, or --output): weights as safetensors, configuration, the code of
+the model and of the pipeline, tokenizer, generation config, results and translations, and a model card that is
+rendered from the run's results and from a file with what a run cannot know. Checks it: licence, languages and scores
+are there, nothing is a pickle, and a process without this package loads it and translates the samples of the card as
+they are printed there. Then uploads it in one commit: the Hub has all of it or nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, ModelCard
+from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalTokenNotFoundError
+from huggingface_hub.utils import validate_repo_id
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from ..models.pipeline_translation import TranslationPipeline
+from . import clean_process
+from .cards import CardValues, check_card, check_results, load_values, render_card, table_cell
+from .export import export
+
+PROGRAM = "hf_capsule_mt publish"
+RESULTS = "results.json"
+TRANSLATIONS = "translations"
+FIGURE = "agreements.png"
+CARD = "README.md"
+NUM_BEAMS = 5
+# formats that may run code when they are loaded
+PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".joblib", ".npy", ".npz", ".h5")
+
+
+def prepare(run: str | Path, values: CardValues, repo_id: str, output: str | Path, revision: str = "main") -> Path:
+    """Writes the folder that is to be published.
+
+    Args:
+        run: output folder of train.py.
+        values: what the card says and a run cannot know.
+        repo_id: "user/name", which the examples of the card load.
+        output: directory that does not exist yet, or is empty.
+        revision: tag or branch that the examples of the card load.
+
+    Returns:
+        The output directory.
+
+    Raises:
+        ValueError: if the run is not finished, is not of a capsule model, or the values do not fit.
+    """
+    run, output = Path(run), Path(output)
+    validate_repo_id(repo_id)
+    if not (run / RESULTS).is_file():
+        raise ValueError(
+            f"{run} has no {RESULTS}: it is not the output folder of a finished train.py; start or resume the training"
+        )
+    if output.exists() and (not output.is_dir() or any(output.iterdir())):
+        raise ValueError(f"{output} exists already; name a new directory, or remove it first")
+    results = json.loads((run / RESULTS).read_text(encoding="utf-8"))
+    check_results(results)
+    model, tokenizer = export(run, output)
+    shutil.copy(run / RESULTS, output)
+    shutil.copytree(run / TRANSLATIONS, output / TRANSLATIONS)
+    samples = list(zip(values.samples, translate(model, tokenizer, values.samples), strict=True))
+    figure = _draw(model, tokenizer, values.samples[0], output / FIGURE)
+    card = render_card(repo_id, values, results, model.config.model_type, samples, figure, revision=revision)
+    card.save(output / CARD)
+    return output
+
+
+def translate(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, sentences: Sequence[str]) -> list[str]:
+    """Translations by beam search as the pipeline makes them."""
+    translator = TranslationPipeline(model=model, tokenizer=tokenizer, task="translation")
+    results = translator(list(sentences), num_beams=NUM_BEAMS, batch_size=len(sentences))
+    return [result["translation_text"] for result in results]
+
+
+def check(folder: str | Path, sentences: Sequence[str]) -> None:
+    """Checks a folder that is to be published, without the network.
+
+    Args:
+        folder: from `prepare`.
+        sentences: samples of the card.
+
+    Raises:
+        ValueError: names what is missing or wrong in the card, a file that must not be published, or what a process
+            without this package cannot do with the folder.
+    """
+    folder = Path(folder).resolve()
+    card = ModelCard.load(folder / CARD)
+    check_card(card)
+    foreign = [str(path.relative_to(folder)) for path in folder.rglob("*") if path.suffix in PICKLES]
+    if foreign:
+        raise ValueError(
+            f"{', '.join(sorted(foreign))} may run code when loaded and must not be published; remove them"
+        )
+    seen = run_clean(folder, sentences)
+    for way, translations in seen["pipelines"].items():
+        for sentence, translation in zip(sentences, translations, strict=True):
+            if table_cell(translation) not in card.text:
+                raise ValueError(
+                    f"without this package, pipeline({way}) translates {sentence!r} as {translation!r}, which is not "
+                    "what the card says; prepare the folder again"
+                )
+
+
+def run_clean(folder: str | Path, sentences: Sequence[str]) -> dict[str, Any]:
+    """What a fresh process without this package and without the network makes of the folder; see `clean_process`.
+
+    Raises:
+        ValueError: with the last line of its error.
+    """
+    request = {"folder": str(folder), "sentences": list(sentences), "num_beams": NUM_BEAMS}
+    with tempfile.TemporaryDirectory() as cache:
+        environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        environment |= {"HF_HUB_OFFLINE": "1", "HF_MODULES_CACHE": cache}
+        # -I: neither the current folder nor this package's own is on the path
+        finished = subprocess.run(
+            [sys.executable, "-I", clean_process.__file__],
+            input=json.dumps(request),
+            capture_output=True,
+            text=True,
+            env=environment,
+            cwd=cache,
+        )
+    if finished.returncode != 0:
+        reason = finished.stderr.strip().splitlines() or [f"exit status {finished.returncode}"]
+        raise ValueError(f"a process without this package cannot load and use {folder}: {reason[-1]}")
+    return json.loads(finished.stdout)
+
+
+def upload(
+    folder: str | Path,
+    repo_id: str,
+    *,
+    private: bool | None = None,
+    revision: str | None = None,
+    tag: str | None = None,
+    message: str | None = None,
+) -> str:
+    """Uploads a folder in one commit; afterwards the repository holds these files and no others.
+
+    An upload that is cut off leaves the repository as it was (an empty one, if it is new), and can be repeated.
+
+    Args:
+        folder: from `prepare`.
+        repo_id: "user/name"; the repository is made if there is none.
+        private: visibility of a new repository; None is the Hub's default.
+        revision: branch, made if there is none; None is the main one.
+        tag: given to the commit, so that users can pin it.
+        message: of the commit.
+
+    Returns:
+        Address of the commit.
+
+    Raises:
+        ValueError: if there is no token, the Hub refuses the card, or the tag exists already.
+        HfHubHTTPError: if the Hub refuses anything else.
+        RuntimeError: if the connection breaks during the upload.
+    """
+    api = HfApi()
+    try:
+        api.whoami()
+    except LocalTokenNotFoundError:
+        raise ValueError("you are not logged in to the Hub: run `hf auth login`, or set HF_TOKEN") from None
+    ModelCard.load(Path(folder) / CARD).validate()
+    api.create_repo(repo_id, private=private, exist_ok=True)
+    if tag is not None and tag in {ref.name for ref in api.list_repo_refs(repo_id).tags}:
+        raise ValueError(f"{repo_id} has a tag {tag} already; choose another one")
+    if revision is not None:
+        api.create_branch(repo_id, branch=revision, exist_ok=True)
+    # not upload_folder, which may split what is large or fails into several commits
+    operations = _operations(Path(folder), api.list_repo_files(repo_id, revision=revision))
+    try:
+        commit = api.create_commit(
+            repo_id, operations, revision=revision, commit_message=message or "Publish the model"
+        )
+    except HfHubHTTPError:
+        raise
+    except Exception as error:
+        # the exceptions of the HTTP library, which depends on huggingface_hub's version
+        raise RuntimeError(f"the upload was cut off, and nothing of it is published; repeat it: {error}") from error
+    if tag is not None:
+        api.create_tag(repo_id, tag=tag, revision=commit.oid)
+    return commit.commit_url
+
+
+def _operations(folder: Path, remote: Sequence[str]) -> list[CommitOperationAdd | CommitOperationDelete]:
+    """What makes a repository with these remote files the same as the folder."""
+    local = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
+    stale = [name for name in remote if name not in local and name != ".gitattributes"]
+    added = [CommitOperationAdd(name, str(path)) for name, path in local.items()]
+    return [*added, *(CommitOperationDelete(name) for name in stale)]
+
+
+def _draw(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, sentence: str, path: Path) -> str | None:
+    """Draws the agreements of a sentence, if the model has any; returns the file's name."""
+    from ..analysis.agreement_figure import agreement_figure
+
+    try:
+        drawn = agreement_figure(model, tokenizer, sentence, path)
+    except ImportError as error:
+        print(f"{PROGRAM}: the card has no agreement figure: {error}", file=sys.stderr)
+        return None
+    return None if drawn is None else drawn.name
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog=f"python -m {PROGRAM}", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("run", type=Path, help="output folder of train.py")
+    parser.add_argument("repo_id", help="user/name on the Hub")
+    parser.add_argument(
+        "--card", type=Path, required=True, help="values of the model card, a file like those in hub_cards/"
+    )
+    parser.add_argument("--output", type=Path, help="folder to write; RUN/hub, which is overwritten, if not given")
+    parser.add_argument("--dry_run", action="store_true", help="write and check the folder, upload nothing")
+    parser.add_argument("--private", action="store_true", default=None, help="make a new repository private")
+    parser.add_argument("--revision", help="branch to upload to; the main one if not given")
+    parser.add_argument("--tag", help="name for this version, by which users can pin it")
+    parser.add_argument("--message", help="of the commit")
+    return parser
+
+
+def main(argv: Sequence[str]) -> int:
+    """The command; returns the exit status."""
+    arguments = _parser().parse_args(argv)
+    try:
+        values = load_values(arguments.card)
+        output = arguments.output or arguments.run / "hub"
+        if arguments.output is None and output.is_dir():
+            shutil.rmtree(output)
+        revision = arguments.tag or arguments.revision or "main"
+        folder = prepare(arguments.run, values, arguments.repo_id, output, revision)
+        print(f"written: {folder}")
+        check(folder, values.samples)
+        print("checked: a process without this package loads it and translates the samples as the card says")
+        if arguments.dry_run:
+            return 0
+        address = upload(
+            folder,
+            arguments.repo_id,
+            private=arguments.private,
+            revision=arguments.revision,
+            tag=arguments.tag,
+            message=arguments.message,
+        )
+    except (ValueError, OSError, RuntimeError, HfHubHTTPError, HFValidationError) as error:
+        print(f"{PROGRAM}: error: {error}", file=sys.stderr)
+        return 2
+    print(f"published: {address}")
+    return 0

@@ -1,0 +1,324 @@
+"""Model cards: every values file with its recorded results, and what is refused."""
+
+import copy
+import json
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+from huggingface_hub import ModelCard
+from huggingface_hub.errors import HFValidationError
+
+from hf_capsule_mt.hub.cards import CardValues, check_card, load_values, render_card
+
+ROOT = Path(__file__).parent.parent.parent
+CARDS = ROOT / "hub_cards"
+RESULTS = {
+    "multi30k_transformer": ("capsule-marian", "multi30k/baseline"),
+    "multi30k_em_routing": ("capsule-marian", "multi30k/em_routing"),
+    "multi30k_gdr": ("capsule-marian", "multi30k/gdr"),
+    "multi30k_gdr_full": ("capsule-marian", "multi30k/gdr_full"),
+    "multi30k_simple": ("capsule-rnn", "multi30k/simple"),
+    "multi30k_capsnmt": ("capsule-rnn", "multi30k/capsnmt"),
+    "multi30k_capsnmt_balanced": ("capsule-rnn", "multi30k/capsnmt_balanced"),
+    "multi30k_capsnmt_kd": ("capsule-rnn", "multi30k/capsnmt_kd"),
+    "multi30k_rnmt": ("capsule-rnn", "multi30k/rnmt"),
+    "grammar_em_routing": ("capsule-marian", "grammar/em_routing"),
+}
+VALUES = dict(
+    title="A model",
+    description="It translates.",
+    papers=["dou2019", "zheng2019"],
+    license="mit",
+    dataset=dict(name="My corpus", terms="Free."),
+    samples=["A dog | a cat."],
+    limitations=["Many."],
+)
+
+
+def recorded(name: str) -> dict:
+    return json.loads((ROOT / "results" / f"{RESULTS[name][1]}.json").read_text(encoding="utf-8"))
+
+
+def rendered(name: str, figure: str | None = None) -> tuple[CardValues, dict, ModelCard]:
+    """Values, results and card of a published system."""
+    values, results = load_values(CARDS / f"{name}.yaml"), recorded(name)
+    samples = [(sentence, f"Übersetzung von {sentence!r}") for sentence in values.samples]
+    return values, results, render_card(f"user/{name}", values, results, RESULTS[name][0], samples, figure)
+
+
+@pytest.fixture
+def write(tmp_path):
+    """Writes a values file with changes (None removes a key) beside the template and the citations; gives its path."""
+    for file in ("template.md", "citations.yaml"):
+        (tmp_path / file).write_text((CARDS / file).read_text(encoding="utf-8"), encoding="utf-8")
+
+    def write(**changes) -> Path:
+        content = {key: value for key, value in (VALUES | changes).items() if value is not None}
+        path = tmp_path / "values.yaml"
+        path.write_text(yaml.safe_dump(content, allow_unicode=True), encoding="utf-8")
+        return path
+
+    return write
+
+
+@pytest.fixture
+def render(write):
+    """Renders the small values file with changed results."""
+
+    def render(results=None, samples=(("A dog | a cat.", "Ein Hund\n| eine Katze."),), values=None, **kwargs):
+        results = recorded("multi30k_em_routing") if results is None else results
+        return render_card("user/name", load_values(write(**values or {})), results, "capsule-bart", samples, **kwargs)
+
+    return render
+
+
+@pytest.fixture
+def results():
+    return copy.deepcopy(recorded("multi30k_em_routing"))
+
+
+def test_every_values_file_is_tested():
+    files = {path.stem for path in CARDS.glob("*.yaml")} - {"citations"}
+    assert files == set(RESULTS)
+
+
+@pytest.mark.parametrize("name", RESULTS)
+class TestPublishedSystems:
+    def test_metadata(self, name):
+        values, _, card = rendered(name)
+        check_card(card)
+        data = ModelCard(str(card)).data
+        assert data.language == ["en", "de"] and data.license == values.license
+        assert (data.library_name, data.pipeline_tag) == ("transformers", "translation")
+        assert {"translation", "capsule-routing", RESULTS[name][0], *values.tags} <= set(data.tags)
+        assert data.datasets == (None if name.startswith("grammar") else ["bentrevett/multi30k"])
+        assert {"bleu", "chrf"} <= set(data.metrics)
+        assert data.base_model is None
+
+    def test_model_index_is_what_was_recorded(self, name):
+        _, results, card = rendered(name)
+        found = {
+            (result.metric_type, result.dataset_split, result.metric_args["num_beams"]): (
+                result.metric_value,
+                result.metric_args["signature"],
+            )
+            for result in ModelCard(str(card)).data.eval_results
+        }
+        assert found == {
+            (metric, score["split"], score["beams"]): (score[metric], score["signatures"][metric])
+            for score in results["scores"]
+            for metric in ("bleu", "chrf")
+        }
+
+    def test_text(self, name):
+        values, results, card = rendered(name, "agreements.png")
+        text = card.text
+        rows = re.findall(r"\| (.+) \| ([\d,]+) \| (greedy|beam 5) \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \|", text)
+        assert [tuple(map(float, row[3:])) for row in rows] == [
+            tuple(round(score[metric], 1) for metric in ("bleu", "chrf", "ter")) for score in results["scores"]
+        ]
+        if name.startswith("multi30k"):
+            assert [row[0] for row in rows] == ["Multi30k val", "Multi30k test2016", "Multi30k test2016"]
+        for expected in (
+            results["command"],
+            results["recipe"],
+            f"{results['steps']:,} updates",
+            f"{results['parameters']:,} parameters",
+            f"seed {results['seed']}",
+            *(f"`{signature}`" for signature in results["scores"][0]["signatures"].values()),
+            *(f"{sentence} | Übersetzung von" for sentence in values.samples),
+            *(citation["bibtex"] for citation in values.citations),
+            *values.limitations,
+            f"{values.samples[0]}](agreements.png)",
+            "(translations)",
+        ):
+            assert expected in text
+        shown = yaml.safe_load(re.search(r"```yaml\n(.*?)```", text, re.DOTALL)[1])
+        assert shown.items() <= results["arguments"].items()
+        assert {"max_steps", "learning_rate", "dropout", "d_model"} <= set(shown)
+
+    def test_code_blocks(self, name):
+        values, _, card = rendered(name)
+        blocks = dict(re.findall(r"<!-- code: (\w+) -->\n```python\n(.*?)```", card.text, re.DOTALL))
+        assert list(blocks) == ["automodel", "pipeline"]
+        assert card.text.count("```python") == 2
+        for code in blocks.values():
+            compile(code, name, "exec")
+            assert f'"user/{name}"' in code and f'"{values.samples[0]}"' in code
+            assert "trust_remote_code=True" in code and "revision" in code and "print(" in code
+
+    def test_no_local_path_and_no_number_typed_by_hand(self, name):
+        _, _, card = rendered(name)
+        assert not re.search(r"(?<![\w.\]])/(home|root|tmp|work|Users|mnt)\b|file://|[A-Z]:\\", str(card))
+        content = (CARDS / f"{name}.yaml").read_text(encoding="utf-8")
+        prose = re.sub(r"(license|apache|cc-by\S*)\S* ?\S*", "", content)
+        assert not re.search(r"\d[.,]\d|\b\d+ ?(%|BLEU|points|updates|parameters|pairs)", prose)
+
+
+def test_no_number_in_the_template():
+    template = (CARDS / "template.md").read_text(encoding="utf-8")
+    prose = re.sub(r"\{\{.*?\}\}|\{%.*?%\}|num_beams=5|beam of 5|`apache-2.0`|Seq2Seq|\[0\]", "", template)
+    assert not re.search(r"\d", prose)
+
+
+class TestRender:
+    def test_figure_only_if_there_is_one(self):
+        assert ".png" not in rendered("multi30k_em_routing")[2].text
+        assert "layers of the encoder" in rendered("multi30k_em_routing", "agreements.png")[2].text
+        assert "FUTURE" in rendered("multi30k_gdr_full", "agreements.png")[2].text.split("What the routing does")[1]
+        assert "capsules of the memory" in rendered("multi30k_capsnmt", "agreements.png")[2].text
+
+    def testtable_cells_stay_cells(self, render):
+        assert r"| A dog \| a cat. | Ein Hund \| eine Katze. |" in render().text
+
+    def test_first_sentence_is_a_string_of_python(self, render):
+        sentence = 'He said "no\\yes" — {{ it }} cost $5, 猫.'
+        text = render(samples=[(sentence, "x")]).text
+        code = re.search(r"<!-- code: pipeline -->\n```python\n(.*?)```", text, re.DOTALL)[1]
+        assert sentence == eval(re.search(r"translator\((\".*\"), num_beams", code)[1])
+
+    def test_optional_values(self, render):
+        card = render(
+            values=dict(base_model="user/parent", tags=["mine"], papers=None), revision="v1.0", figure="agreements.png"
+        )
+        assert card.data.base_model == "user/parent" and "mine" in card.data.tags
+        assert 'revision = "user/name", "v1.0"' in card.text and "`user/parent`" in card.text
+        assert "bibtex" not in card.text and "The paper" not in card.text
+        assert card.data.eval_results[0].dataset_type == "my-corpus" and card.data.datasets is None
+        check_card(card)
+
+    def test_paths_of_the_machine_are_left_out(self, render, results):
+        results["arguments"] |= dict(data_dir="/home/me/data", train_file="~/corpora/train", output_dir="/tmp/run")
+        results["command"] = "python train.py /home/me/my.yaml --data_dir=/home/me/data --test_file 'C:\\data\\test'"
+        results["recipe"] = "/home/me/my.yaml"
+        card = render(results)
+        check_card(card)
+        text = str(card)
+        assert not re.search(r"/home|~/|/tmp|C:\\", text)
+        for kept in ("path/to/my.yaml --data_dir=path/to/data", "data_dir: path/to/data", "train_file: path/to/train"):
+            assert kept in text
+
+    def test_other_decoding_and_weights(self, render, results):
+        results["scores"][2]["length_penalty"] = 0.6
+        results["final_weights"] = "last update"
+        results |= dict(device="cuda:0", processes=2, threads=1)
+        text = render(results).text
+        assert "| beam 5, length penalty 0.6 |" in text
+        assert "those of the last update" in text and "CUDA, 2 processes, 1 thread" in text
+
+    @pytest.mark.parametrize("code, expected", [("pt-BR", "pt"), ("zh_Hans", "zh"), ("deu", "deu")])
+    def test_languages(self, code, expected, render, results):
+        results["arguments"]["target_lang"] = code
+        assert render(results).data.language == ["en", expected]
+
+    @pytest.mark.parametrize(
+        "change, message",
+        [
+            (lambda r: r.update(scores=[]), "no scores.*finished train.py"),
+            (lambda r: r.pop("scores"), "no scores"),
+            (lambda r: r["scores"][1].pop("signatures"), "scores.signatures.*results.json that train.py wrote"),
+            (lambda r: r["scores"][2]["signatures"].update(bleu=""), "lack scores.signatures.bleu:"),
+            (lambda r: r["scores"][0].pop("chrf"), "lack scores.chrf:"),
+            (lambda r: r.pop("seed"), "lack seed:"),
+            (lambda r: r["arguments"].update(target_lang="xx"), "target_lang.*'xx'.*ISO 639"),
+            (lambda r: r["arguments"].pop("source_lang"), "source_lang.*None.*ISO 639"),
+        ],
+    )
+    def test_incomplete_results_are_refused(self, change, message, render, results):
+        change(results)
+        with pytest.raises(ValueError, match=message):
+            render(results)
+
+    def test_other_input_is_refused(self, render, write):
+        with pytest.raises(ValueError, match="at least one sentence"):
+            render(samples=[])
+        with pytest.raises(HFValidationError):
+            render_card("a/b/c", load_values(write()), recorded("multi30k_gdr"), "capsule-marian", [("a", "b")])
+
+    def test_template(self, render, tmp_path):
+        mine = tmp_path / "mine.md"
+        mine.write_text("---\n{{ card_data }}\n---\n{{ title }}, {{ titel }}", encoding="utf-8")
+        with pytest.raises(ValueError, match=r"mine.md asks for titel; there are: .*title"):
+            render(template=mine)
+        mine.write_text("---\n{{ card_data }}\n---\nMine: {{ title }}", encoding="utf-8")
+        assert render(template=mine).text.strip() == "Mine: A model"
+        with pytest.raises(FileNotFoundError, match=r"absent\.md.*hub_cards"):
+            render(template=tmp_path / "absent.md")
+
+
+class TestLoadValues:
+    def test_a_typed_object(self, write):
+        values = load_values(write())
+        assert values.samples == ["A dog | a cat."] and values.dataset.name == "My corpus"
+        assert [citation["url"][:5] for citation in values.citations] == ["https"] * 2
+        assert values.tags == [] and values.base_model is None
+
+    @pytest.mark.parametrize(
+        "changes, message",
+        [
+            (dict(licence="mit"), r"values.yaml: unknown key licence; there are: title, .*license"),
+            (dict(license=None), r"values.yaml: missing key license; required are: title, "),
+            (dict(dataset=dict(name="x")), r"values.yaml, dataset: missing key terms"),
+            (dict(dataset=dict(name="x", terms="y", term="z")), r"dataset: unknown key term; there are: name, terms"),
+            (dict(dataset="Multi30k"), "dataset must have the keys name, terms, id, config"),
+            (dict(license="Apache-2.0"), "license must be one of apache-2.0, mit.*'Apache-2.0'"),
+            (dict(samples="A dog."), "samples must be a list of texts"),
+            (dict(samples=[]), "samples must not be empty"),
+            (dict(limitations=[3]), "limitations must be a list of texts"),
+            (dict(title=3), "title must be a text, got 3"),
+            (dict(papers=["dou2018"]), r"papers has dou2018.*citations.yaml has not; there are: dou2019, "),
+            (dict(base_model="a/b/c"), "base_model must be a name on the Hub.*'a/b/c'"),
+            (dict(dataset=dict(name="x", terms="y", id="no spaces")), "dataset.id must be a name on the Hub"),
+        ],
+        ids=lambda value: value if isinstance(value, str) else "",
+    )
+    def test_mistakes_are_named(self, changes, message, write):
+        with pytest.raises(ValueError, match=message):
+            load_values(write(**changes))
+
+    def test_not_a_mapping(self, tmp_path):
+        path = tmp_path / "values.yaml"
+        for content, message in (("[a", "values.yaml is not YAML"), ("- a", "must have the keys title")):
+            path.write_text(content, encoding="utf-8")
+            with pytest.raises(ValueError, match=message):
+                load_values(path)
+        with pytest.raises(FileNotFoundError):
+            load_values(tmp_path / "absent.yaml")
+
+    def test_citations_have_to_be_there(self, write, tmp_path):
+        (tmp_path / "citations.yaml").unlink()
+        with pytest.raises(ValueError, match=r"papers needs .*citations\.yaml"):
+            load_values(write())
+
+
+class TestCheckCard:
+    def test_everything_at_once(self):
+        with pytest.raises(ValueError) as error:
+            check_card(ModelCard("---\nlicense: apache-3.0\ndatasets: a/b/c\n---\n"))
+        for part in ("language", "'apache-3.0' is not known", "library_name", "pipeline_tag", "'a/b/c'", "no results"):
+            assert part in str(error.value)
+        assert "there is no text" in str(error.value)
+
+    @pytest.mark.parametrize(
+        "change, message",
+        [
+            (lambda card: setattr(card.data, "language", ["en", "gm"]), "'gm' is not an ISO 639 code"),
+            (lambda card: setattr(card.data, "license", None), "license is missing"),
+            (
+                lambda card: card.data.eval_results[0].metric_args.pop("signature"),
+                r"BLEU \(greedy\) on .* no signature",
+            ),
+            (lambda card: setattr(card, "text", card.text + "\nsee {{ title }}"), "{{ of the template is left"),
+            (lambda card: setattr(card, "text", card.text + '\nmodel="/home/me/run"'), "/home/me/run is a path"),
+            (lambda card: setattr(card.data, "tags", [float("nan")]), "not the same after"),
+        ],
+        ids=["language", "licence", "signature", "template", "path", "round trip"],
+    )
+    def test_one_mistake(self, change, message, render):
+        card = render()
+        check_card(card)
+        change(card)
+        with pytest.raises(ValueError, match=message):
+            check_card(card)

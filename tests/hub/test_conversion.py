@@ -1,0 +1,191 @@
+"""Plain checkpoints become capsule checkpoints that translate exactly like them, and back."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import (
+    AutoConfig,
+    AutoModelForSeq2SeqLM,
+    AutoTokenizer,
+    BartForConditionalGeneration,
+    GPT2Config,
+    GPT2LMHeadModel,
+)
+
+from hf_capsule_mt.__main__ import main
+from hf_capsule_mt.hub.conversion import CAPSULE_FIELDS, convert, to_plain
+from tiny_models import plain_bart_config, rnn_model
+from tiny_translation import SOURCES, TARGETS, tiny_model, tiny_tokenizer
+
+EM_AND_GUIDED = {"aggregation": "em_routing", "guided_routing": "routing", "bow_loss_weight": 1.0, "num_capsules": 13}
+SYSTEMS = {
+    "linear": {"aggregation": "linear"},
+    "dynamic": {"aggregation": "dynamic"},
+    "dynamic_routing": {"aggregation": "dynamic_routing"},
+    "em_routing": {"aggregation": "em_routing"},
+    "guided": {"aggregation": "none", "guided_routing": "routing"},
+    "em_routing, guided": EM_AND_GUIDED,
+}
+BEAM = {"num_beams": 4, "return_dict_in_generate": True, "output_scores": True, "max_new_tokens": 12}
+
+
+def tiny_bart(vocab_size: int) -> BartForConditionalGeneration:
+    torch.manual_seed(4)
+    config = plain_bart_config(vocab_size=vocab_size, d_model=26, encoder_attention_heads=2, decoder_attention_heads=2)
+    return BartForConditionalGeneration(config).eval()
+
+
+@pytest.fixture(params=["marian", "bart"])
+def plain(request, tmp_path):
+    """A plain checkpoint with a tokenizer and a generation config of its own."""
+    tokenizer = tiny_tokenizer()
+    model = tiny_model() if request.param == "marian" else tiny_bart(len(tokenizer))
+    model.generation_config.update(num_beams=3, length_penalty=0.7, bad_words_ids=[[17]])
+    folder = tmp_path / request.param
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def translations(folder) -> tuple[torch.Tensor, torch.Tensor]:
+    """Tokens and scores of a beam search over sentences of several lengths."""
+    model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder)
+    inputs = tokenizer(SOURCES, padding=True, return_tensors="pt", return_token_type_ids=False)
+    out = model.generate(**inputs, **BEAM)
+    return out.sequences, out.sequences_scores
+
+
+@pytest.mark.parametrize("fields", SYSTEMS.values(), ids=SYSTEMS.keys())
+def test_a_converted_model_translates_exactly_like_its_parent(plain, tmp_path, fields):
+    folder = convert(plain, tmp_path / "capsule", **fields)
+    config = AutoConfig.from_pretrained(folder)
+    assert config.model_type.startswith("capsule-") and {name: getattr(config, name) for name in fields} == fields
+    for ours, theirs in zip(translations(folder), translations(plain), strict=True):
+        assert torch.equal(ours, theirs)
+    # what belongs to it came along
+    assert json.loads((folder / "generation_config.json").read_text())["bad_words_ids"] == [[17]]
+    ours, theirs = AutoTokenizer.from_pretrained(folder), AutoTokenizer.from_pretrained(plain)
+    assert ours.get_vocab() == theirs.get_vocab() and ours.special_tokens_map == theirs.special_tokens_map
+    weights = load_file(folder / "model.safetensors")
+    assert any("aggregation" in name or "guided" in name for name in weights)
+
+
+def test_there_and_back_is_the_plain_checkpoint(plain, tmp_path):
+    capsule = convert(plain, tmp_path / "capsule", aggregation="none")
+    back = to_plain(capsule, tmp_path / "back")
+    assert {path.name for path in back.iterdir()} == {path.name for path in plain.iterdir()}
+    first, last = (json.loads((folder / "config.json").read_text()) for folder in (plain, back))
+    assert first == last
+    first, last = (load_file(folder / "model.safetensors") for folder in (plain, back))
+    assert first.keys() == last.keys() and all(torch.equal(first[name], last[name]) for name in first)
+    code = (
+        "import sys; sys.modules['hf_capsule_mt'] = None\n"
+        "from transformers import AutoModelForSeq2SeqLM, AutoTokenizer\n"
+        f"model = AutoModelForSeq2SeqLM.from_pretrained({str(back)!r})\n"
+        f"AutoTokenizer.from_pretrained({str(back)!r})\n"
+        "print(type(model).__module__)"
+    )
+    environment = os.environ | {"HF_HUB_OFFLINE": "1"}
+    module = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
+    assert module.stdout.startswith("transformers.models.")
+
+
+def test_a_capsule_checkpoint_gets_further_systems(tmp_path, plain):
+    first = convert(plain, tmp_path / "first", aggregation="em_routing", num_capsules=13)
+    second = convert(first, tmp_path / "second", guided_routing="routing")
+    config = AutoConfig.from_pretrained(second)
+    assert (config.aggregation, config.num_capsules, config.guided_routing) == ("em_routing", 13, "routing")
+    assert torch.equal(translations(first)[1], translations(second)[1])
+
+
+def test_recurrent_models_too_but_they_have_no_plain_form(tmp_path):
+    tokenizer = tiny_tokenizer()
+    model = rnn_model(vocab_size=len(tokenizer))
+    for saved in (model, tokenizer):
+        saved.save_pretrained(tmp_path / "rnn")
+    guided = convert(tmp_path / "rnn", tmp_path / "guided", guided_routing="routing")
+    assert torch.equal(translations(tmp_path / "rnn")[1], translations(guided)[1])
+    with pytest.raises(ValueError, match="'capsule-rnn', which has no plain model"):
+        to_plain(tmp_path / "rnn", tmp_path / "plain")
+
+
+def test_the_command(plain, tmp_path, capsys):
+    argv = ["convert", str(plain), str(tmp_path / "capsule"), "--aggregation", "em_routing", "--num_capsules", "13"]
+    argv += ["--aggregate_encoder", "false", "--guided_routing", "attention", "--em_inverse_temperature", "0.5"]
+    assert main(argv) == 0
+    config = AutoConfig.from_pretrained(tmp_path / "capsule")
+    assert (config.aggregation, config.num_capsules, config.aggregate_encoder) == ("em_routing", 13, False)
+    assert (config.guided_routing, config.em_inverse_temperature) == ("attention", 0.5)
+    assert str(tmp_path / "capsule") in capsys.readouterr().out
+
+
+def test_the_command_back(plain, tmp_path):
+    assert main(["convert", str(plain), str(tmp_path / "capsule"), "--aggregation", "none"]) == 0
+    assert main(["convert", str(tmp_path / "capsule"), str(tmp_path / "back"), "--plain"]) == 0
+    assert AutoConfig.from_pretrained(tmp_path / "back").model_type == plain.name
+    if plain.name == "marian":
+        model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "back"), tiny_tokenizer()
+        inputs = tokenizer(SOURCES[0], return_tensors="pt", return_token_type_ids=False)
+        assert tokenizer.decode(model.generate(**inputs)[0], skip_special_tokens=True) == TARGETS[0]
+
+
+def test_the_command_knows_every_capsule_field(capsys):
+    with pytest.raises(SystemExit):
+        main(["convert", "--help"])
+    printed = capsys.readouterr().out
+    assert all(f"--{name}" in printed for name in CAPSULE_FIELDS) and "--d_model" not in printed
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--num_capsules", "5"], "num_capsules=5 does not divide d_model=26"),
+        (["--bow_loss_weight", "1"], "needs PAST and FUTURE contents"),
+        (["--plain", "--aggregation", "none"], "a plain model has no aggregation"),
+        (["--plain"], "has no plain model to become"),
+    ],
+)
+def test_bad_values_are_refused_before_anything_is_written(tmp_path, capsys, arguments, message):
+    tiny_model().save_pretrained(tmp_path / "plain")
+    tiny_tokenizer().save_pretrained(tmp_path / "plain")
+    assert main(["convert", str(tmp_path / "plain"), str(tmp_path / "new"), *arguments]) == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "new").exists()
+
+
+def test_what_cannot_be_converted_is_refused(tmp_path, capsys):
+    tiny_model().save_pretrained(tmp_path / "plain")
+    with pytest.raises(ValueError, match="no capsule field is called d_model, agregation"):
+        convert(tmp_path / "plain", tmp_path / "new", d_model=3, agregation="none")
+    with pytest.raises(ValueError, match=r"plain exists already; name a new directory"):
+        convert(tmp_path / "plain", tmp_path / "plain")
+    with pytest.raises(ValueError, match="there is no directory"):
+        convert(tmp_path / "absent", tmp_path / "new")
+    GPT2LMHeadModel(GPT2Config(n_layer=1, n_head=2, n_embd=4, vocab_size=7)).save_pretrained(tmp_path / "gpt")
+    with pytest.raises(
+        ValueError, match=r"'gpt2', and no capsule model starts from that; there are: .*capsule-marian"
+    ):
+        convert(tmp_path / "gpt", tmp_path / "new")
+    weights = load_file(tmp_path / "plain" / "model.safetensors")
+    del weights["model.encoder.layers.0.fc1.weight"]
+    save_file(weights, tmp_path / "plain" / "model.safetensors", {"format": "pt"})
+    with pytest.raises(ValueError, match=r"not a whole checkpoint: it has no model\.encoder\.layers\.0\.fc1\.weight"):
+        convert(tmp_path / "plain", tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+
+
+def test_only_a_model_without_systems_becomes_plain(tmp_path):
+    tiny_model().save_pretrained(tmp_path / "plain")
+    tiny_tokenizer().save_pretrained(tmp_path / "plain")
+    for name, fields in {
+        "aggregation": {},
+        "guided_routing": {"aggregation": "none", "guided_routing": "routing"},
+    }.items():
+        folder = convert(tmp_path / "plain", tmp_path / name, **fields)
+        with pytest.raises(ValueError, match=f"{name}='.*', which no plain model has"):
+            to_plain(folder, tmp_path / "back")

@@ -1,0 +1,218 @@
+"""Publishing to a Hub on this machine over HTTP, and using what was published in fresh processes."""
+
+import json
+import re
+import shutil
+
+import pytest
+from huggingface_hub import ModelCard
+from huggingface_hub.errors import HfHubHTTPError
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
+from hf_capsule_mt.__main__ import main
+from hf_capsule_mt.hub.cards import load_values
+from hf_capsule_mt.hub.publishing import check, prepare, upload
+from loopback import READER_TOKEN, run_python
+from tiny_translation import SOURCES, tiny_tokenizer
+
+NAME = "user/tiny"
+DATA = {"config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
+# first lines of a process in which this package cannot be imported
+WITHOUT_PACKAGE = "import sys; sys.modules['hf_capsule_mt'] = None\n"
+
+
+@pytest.fixture(scope="module")
+def folder(finished_run, values_file, tmp_path_factory):
+    """The folder that is to be published."""
+    values = load_values(values_file)
+    return prepare(finished_run, values, NAME, tmp_path_factory.mktemp("prepared") / "hub")
+
+
+def publish(run, values_file, *arguments) -> int:
+    return main(["publish", str(run), NAME, "--card", str(values_file), *map(str, arguments)])
+
+
+def examples(card: str) -> dict[str, str]:
+    """The code of a card, by name."""
+    return dict(re.findall(r"<!-- code: (\w+) -->\n```python\n(.*?)```", card, re.S))
+
+
+def test_the_folder_is_complete_and_nothing_else(folder, finished_run):
+    names = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+    code = {name for name in names if name.endswith(".py")}
+    assert {"modeling_capsule_marian.py", "configuration_capsule_marian.py", "pipeline_translation.py"} <= code
+    translations = {f"translations/{path.name}" for path in (finished_run / "translations").iterdir()}
+    assert names - code == DATA | translations | {"README.md", "results.json", "agreements.png"}
+    assert (folder / "results.json").read_bytes() == (finished_run / "results.json").read_bytes()
+    check(folder, SOURCES[:2])
+
+
+def test_dry_run_writes_and_checks_but_uploads_nothing(finished_run, values_file, hub, tmp_path, capsys, monkeypatch):
+    hub.attach(monkeypatch, tmp_path)
+    assert publish(finished_run, values_file, "--dry_run", "--output", tmp_path / "dry") == 0
+    printed = capsys.readouterr().out
+    assert "written: " in printed and "checked: " in printed
+    assert (tmp_path / "dry" / "README.md").is_file()
+    assert hub.requests == [] and hub.repos == {}
+
+
+def test_published_and_used_by_name_and_revision(finished_run, values_file, hub, tmp_path, capsys, monkeypatch):
+    hub.attach(monkeypatch, tmp_path)
+    run = shutil.copytree(finished_run, tmp_path / "run")
+    assert publish(run, values_file, "--tag", "v1.0", "--private") == 0
+    repo = hub.repos[NAME]
+    assert repo.private and repo.tags == {"v1.0": repo.head.sha}
+    assert f"published: {hub.endpoint}/{NAME}/commit/{repo.head.sha}" in capsys.readouterr().out
+    # one commit after the one that makes the repository
+    assert len(repo.commits) == 2
+    # a second version: other translations, and the old one's files are gone from it
+    (run / "translations" / "test.greedy.de").unlink()
+    assert publish(run, values_file) == 0
+    assert "translations/test.greedy.de" in repo.find("v1.0").files
+    assert "translations/test.greedy.de" not in repo.head.files
+    # the examples of the card, as they stand there, in a process without this package
+    card = repo.find("v1.0").files["README.md"].decode()
+    code = examples(card)
+    assert sorted(code) == ["automodel", "pipeline"] and all('"v1.0"' in text for text in code.values())
+    environment = hub.environment(tmp_path)
+    printed = run_python(WITHOUT_PACKAGE + code["automodel"] + code["pipeline"], environment).splitlines()
+    model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(finished_run), tiny_tokenizer()
+    inputs = tokenizer(SOURCES[0], return_tensors="pt", return_token_type_ids=False)
+    expected = tokenizer.decode(model.generate(**inputs, num_beams=5)[0], skip_special_tokens=True)
+    assert printed == [expected, expected]
+    assert f"| {SOURCES[0]} | {expected} |" in card
+    # main, a task with no name, and what is refused
+    pinned = f"revision={repo.commits[1].sha!r}"
+    printed = run_python(
+        WITHOUT_PACKAGE + "from transformers import AutoConfig, AutoModelForSeq2SeqLM, pipeline\n"
+        f"translator = pipeline(model={NAME!r}, trust_remote_code=True)\n"
+        f"print(translator({SOURCES[0]!r}, num_beams=5)[0]['translation_text'])\n"
+        f"print(type(AutoConfig.from_pretrained({NAME!r}, {pinned}, trust_remote_code=True)).__module__)\n"
+        "for load in (AutoConfig, AutoModelForSeq2SeqLM):\n"
+        "    try:\n"
+        f"        load.from_pretrained({NAME!r}, trust_remote_code=False)\n"
+        "    except ValueError as error:\n"
+        "        print('trust_remote_code=True' in str(error))\n",
+        environment,
+    )
+    again, module, *refused = printed.splitlines()
+    assert again == expected and f".{repo.commits[1].sha}." in module and refused == ["True", "True"]
+
+
+def test_push_to_hub_of_transformers_is_loadable_by_name(finished_run, hub, tmp_path, monkeypatch):
+    hub.attach(monkeypatch, tmp_path)
+    model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(finished_run), AutoTokenizer.from_pretrained(finished_run)
+    model.push_to_hub(NAME)  # weights and code; what a card says is for its author to write
+    tokenizer.push_to_hub(NAME)
+    assert {"modeling_capsule_marian.py", "model.safetensors", "tokenizer.json"} <= set(hub.repos[NAME].head.files)
+    load = f"AutoModelForSeq2SeqLM.from_pretrained({NAME!r}, trust_remote_code=True)"
+    printed = run_python(
+        WITHOUT_PACKAGE + "from transformers import AutoModelForSeq2SeqLM\n"
+        f"model = {load}\n"
+        "print(type(model).__name__, float(sum(p.detach().double().sum() for p in model.parameters())))",
+        hub.environment(tmp_path),
+    )
+    total = float(sum(p.detach().double().sum() for p in model.parameters()))
+    assert printed.split() == ["CapsuleMarianMTModel", str(total)]
+
+
+@pytest.mark.parametrize("route", ["lfs", "commit"])
+def test_an_upload_that_is_cut_off_leaves_no_half_and_can_be_repeated(folder, hub, tmp_path, monkeypatch, route):
+    hub.attach(monkeypatch, tmp_path)
+    hub.cut_off(route)
+    with pytest.raises(RuntimeError, match="the upload was cut off, and nothing of it is published; repeat it: "):
+        upload(folder, NAME, tag="v1.0")
+    repo = hub.repos[NAME]
+    assert set(repo.head.files) == {".gitattributes"} and repo.tags == {}
+    hub.cut_off(route, times=0)
+    upload(folder, NAME, tag="v1.0")
+    assert set(repo.head.files) - {".gitattributes"} == {
+        str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()
+    }
+    # the published version stays as it is when the upload of the next one is cut off
+    hub.cut_off("commit")
+    before = repo.head
+    changed = shutil.copytree(folder, tmp_path / "changed")
+    (changed / "results.json").write_text("{}", encoding="utf-8")
+    with pytest.raises(RuntimeError, match="cut off"):
+        upload(changed, NAME)
+    assert repo.head is before
+
+
+def test_to_a_branch(folder, hub, tmp_path, monkeypatch):
+    hub.attach(monkeypatch, tmp_path)
+    upload(folder, NAME, revision="tuned", message="Tuned")
+    repo = hub.repos[NAME]
+    assert repo.find("tuned").message == "Tuned" and "model.safetensors" in repo.find("tuned").files
+    assert set(repo.head.files) == {".gitattributes"}
+
+
+def test_what_the_hub_refuses_is_reported(folder, finished_run, values_file, hub, tmp_path, monkeypatch, capsys):
+    hub.attach(monkeypatch, tmp_path, token=None)
+    with pytest.raises(ValueError, match="not logged in to the Hub: run `hf auth login`, or set HF_TOKEN"):
+        upload(folder, NAME)
+    hub.attach(monkeypatch, tmp_path, token=READER_TOKEN)
+    with pytest.raises(HfHubHTTPError, match="403"):
+        upload(folder, NAME)
+    assert publish(finished_run, values_file, "--output", tmp_path / "mine") == 2
+    assert "hf_capsule_mt publish: error: " in capsys.readouterr().err
+    assert hub.repos == {}
+    hub.attach(monkeypatch, tmp_path)
+    upload(folder, NAME, tag="v1.0")
+    with pytest.raises(ValueError, match=r"user/tiny has a tag v1\.0 already"):
+        upload(folder, NAME, tag="v1.0")
+    assert len(hub.repos[NAME].commits) == 2
+
+
+def broken(folder, path):
+    """A copy of the folder to break."""
+    return shutil.copytree(folder, path)
+
+
+def test_checks_find_what_is_wrong_with_a_folder(folder, tmp_path):
+    pickled = broken(folder, tmp_path / "pickled")
+    (pickled / "training_args.bin").write_bytes(b"")
+    with pytest.raises(ValueError, match=r"training_args\.bin may run code when loaded"):
+        check(pickled, SOURCES[:2])
+    unlicensed = broken(folder, tmp_path / "unlicensed")
+    card = ModelCard.load(unlicensed / "README.md")
+    card.data.license = card.data.language = None
+    card.save(unlicensed / "README.md")
+    with pytest.raises(ValueError, match=r"language is missing.*license is missing"):
+        check(unlicensed, SOURCES[:2])
+    incomplete = broken(folder, tmp_path / "incomplete")
+    (incomplete / "capsule_layers.py").unlink()
+    with pytest.raises(ValueError, match=r"a process without this package cannot load and use .*capsule_layers"):
+        check(incomplete, SOURCES[:2])
+    other = broken(folder, tmp_path / "other")
+    text = (other / "README.md").read_text(encoding="utf-8")
+    translation = re.search(rf"\| {re.escape(SOURCES[0])} \| (.*?) \|", text)[1]
+    (other / "README.md").write_text(text.replace(translation, "Etwas anderes ."), encoding="utf-8")
+    with pytest.raises(ValueError, match="which is not what the card says"):
+        check(other, SOURCES[:2])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda run: (run / "results.json").unlink(), "not the output folder of a finished train.py"),
+        (lambda run: (run / "results.json").write_text(json.dumps({"scores": []})), "no scores"),
+        (lambda run: (run / "model.safetensors").unlink(), "model.safetensors"),
+        (lambda run: (run / "config.json").unlink(), "config"),
+    ],
+    ids=["unfinished", "no scores", "no weights", "no config"],
+)
+def test_what_is_no_finished_run_is_refused(finished_run, values_file, tmp_path, capsys, change, message):
+    run = shutil.copytree(finished_run, tmp_path / "run")
+    change(run)
+    assert publish(run, values_file, "--dry_run") == 2
+    error = capsys.readouterr().err
+    assert "hf_capsule_mt publish: error: " in error and message in error
+    assert not (run / "hub" / "README.md").exists()
+
+
+@pytest.mark.parametrize("name", ["no spaces allowed", "a/b/c"])
+def test_a_name_that_no_repository_can_have_is_refused(finished_run, values_file, tmp_path, capsys, name):
+    arguments = ["--card", str(values_file), "--dry_run", "--output", str(tmp_path / "out")]
+    assert main(["publish", str(finished_run), name, *arguments]) == 2
+    assert name in capsys.readouterr().err and not (tmp_path / "out").exists()
