@@ -18,13 +18,14 @@ from transformers import PreTrainedTokenizerBase
 
 from ..data.batching import IGNORE_INDEX, TranslationCollator
 from ..data.grammar import GrammarPair
+from ..models.modeling_capsule_bart import CapsuleBartForConditionalGeneration
 from ..models.modeling_capsule_marian import CapsuleMarianMTModel
 from ..models.modeling_capsule_rnn import CapsuleRNNForConditionalGeneration
 from .gold import LEFT_OUT, gold_translated, overlap_rates
 
 __all__ = ["ProbeResult", "fit_bow_predictor", "gold_translated", "overlap_rates", "past_future_probe"]
 
-GuidedModel = CapsuleMarianMTModel | CapsuleRNNForConditionalGeneration
+GuidedModel = CapsuleMarianMTModel | CapsuleBartForConditionalGeneration | CapsuleRNNForConditionalGeneration
 
 BOW_PROJECTION = "bow_proj"
 
