@@ -34,12 +34,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch.utils.flop_counter import flop_registry
 from transformers import GenerationConfig, LogitsProcessor, MarianConfig, MarianMTModel, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput
 
 from hf_capsule_mt import CapsuleRNNConfig, CapsuleRNNForConditionalGeneration
-from speed import EOS, PAD, OperationCount, environment
+from hf_capsule_mt.analysis.efficiency import OperationCount
+from speed import EOS, PAD, environment
 
 
 class System(NamedTuple):
@@ -73,12 +73,6 @@ LONG = 100
 # an interval from fewer rounds is too wide to say anything
 MIN_ROUNDS = 5
 RESAMPLES = 10_000
-
-# PyTorch counts the attention of GPUs only
-flop_registry.setdefault(
-    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu,
-    flop_registry[torch.ops.aten._scaled_dot_product_flash_attention],
-)
 
 # milliseconds of every round, by system and length
 Samples = dict[str, dict[int, list[float]]]

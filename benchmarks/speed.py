@@ -20,11 +20,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.flop_counter import flop_registry
 from transformers import MarianConfig, MarianMTModel, __version__
 
 from hf_capsule_mt import CapsuleMarianConfig, CapsuleMarianMTModel
+from hf_capsule_mt.analysis.efficiency import OperationCount
 
 SIZES = {
     "yardstick": dict(d_model=192, layers=2, heads=4, ffn=512, vocab_size=4000, tokens=2048, length=24),
@@ -44,23 +43,6 @@ SYSTEMS = {
     "guided_attention": {"aggregation": "none", "guided_routing": "attention", **GUIDED_LOSSES},
 }
 PAD, EOS = 0, 1
-
-
-class OperationCount(TorchDispatchMode):
-    """Counts the operations of everything that runs inside it: `total` after the block."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.total = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        out = func(*args, **(kwargs or {}))
-        if func._overloadpacket in flop_registry:
-            self.total += flop_registry[func._overloadpacket](*args, **(kwargs or {}), out_val=out)
-        elif not func.is_view:
-            outputs = out if isinstance(out, (tuple, list)) else (out,)
-            self.total += sum(o.numel() for o in outputs if isinstance(o, torch.Tensor))
-        return out
 
 
 def environment() -> dict:

@@ -23,7 +23,6 @@ from typing import Any
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 from transformers import (
-    CONFIG_MAPPING,
     AutoConfig,
     AutoModelForSeq2SeqLM,
     AutoTokenizer,
@@ -105,8 +104,8 @@ def to_plain(source: str | Path, output: str | Path, *, revision: str | None = N
     """
     output = _empty_folder(output)
     config = _load_config(source, revision)
-    parent = config.parent_model_type if isinstance(config, CapsuleConfigMixin) else None
-    if parent is None:
+    plain = config.plain() if isinstance(config, CapsuleConfigMixin) else None
+    if plain is None:
         raise ValueError(f"{source} is of type '{config.model_type}', which has no plain model to become")
     for name in ("aggregation", "guided_routing"):
         if getattr(config, name) != "none":
@@ -114,9 +113,6 @@ def to_plain(source: str | Path, output: str | Path, *, revision: str | None = N
                 f"{source} has {name}='{getattr(config, name)}', which no plain model has; only a checkpoint with "
                 "aggregation='none' and guided_routing='none' can be saved as one"
             )
-    dropped = {"model_type", "architectures", "auto_map", "custom_pipelines", *CAPSULE_FIELDS}
-    kept = {name: value for name, value in config.to_dict().items() if name not in dropped}
-    plain = CONFIG_MAPPING[parent].from_dict(kept)
     model = AutoModelForSeq2SeqLM.from_pretrained(source, revision=revision, config=plain)
     return _save(model, source, revision, output)
 

@@ -4,6 +4,8 @@ import dataclasses
 import difflib
 from typing import Any, ClassVar
 
+from transformers import CONFIG_MAPPING, PreTrainedConfig
+
 AGGREGATIONS = ("none", "linear", "dynamic", "dynamic_routing", "em_routing")
 CAPSULE_INPUTS = ("all_layers", "own_layer")
 LINEAR_INPUTS = ("layers", "votes")
@@ -111,6 +113,15 @@ class CapsuleConfigMixin:
         return {
             key: value for key, value in config_dict.items() if key not in foreign and cls._meant_field(key) is None
         }
+
+    def plain(self) -> PreTrainedConfig | None:
+        """The config of the plain parent with the same sizes; None for a family without a parent."""
+        if self.parent_model_type is None:
+            return None
+        dropped = {"model_type", "architectures", "auto_map", "custom_pipelines", *type(self).__annotations__}
+        return CONFIG_MAPPING[self.parent_model_type].from_dict(
+            {name: value for name, value in self.to_dict().items() if name not in dropped}
+        )
 
     def aggregates(self, stack: str) -> bool:
         """Whether the stack ("encoder" or "decoder") combines its layers."""
