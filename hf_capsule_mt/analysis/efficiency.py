@@ -35,8 +35,8 @@ class OperationCount(TorchDispatchMode):
     """Counts the operations of everything that runs inside it: `total` after the block.
 
     Products of matrices and attention count their multiplications and additions, everything else one operation for
-    each element of its output. LSTMs are counted only while `torch.backends.mkldnn` is off, as their fused kernel hides
-    what it does.
+    each element of its output. LSTMs are counted only while `torch.backends.mkldnn` is off, as their fused kernel
+    hides what it does.
     """
 
     def __init__(self) -> None:
