@@ -10,13 +10,13 @@ the number of capsules in use.
 
 import argparse
 import json
-import math
 from pathlib import Path
 
 import torch
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 import hf_capsule_mt  # noqa: F401  (registers the models)
+from hf_capsule_mt.analysis.routing_statistics import MemoryStatistics
 
 BATCH = 50
 
@@ -24,29 +24,13 @@ BATCH = 50
 @torch.no_grad()
 def usage(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, sentences: list[str]) -> list[dict]:
     """One entry per iteration; a word here is a sub-word piece."""
-    totals: list[torch.Tensor] = []
-    entropies: list[float] = []
-    words = 0
+    statistics = MemoryStatistics()
     for start in range(0, len(sentences), BATCH):
         batch = tokenizer(sentences[start : start + BATCH], padding=True, truncation=True, return_tensors="pt")
         mask = batch["attention_mask"]
         encoded = model.get_encoder()(batch["input_ids"], attention_mask=mask, output_agreements=True)
-        alphas = [alpha[mask.bool()].double() for alpha in encoded.source_agreements]
-        totals = totals or [alpha.new_zeros(alpha.shape[-1]) for alpha in alphas]
-        entropies = entropies or [0.0] * len(alphas)
-        for t, alpha in enumerate(alphas):
-            totals[t] += alpha.sum(dim=0)
-            entropies[t] += float(torch.special.entr(alpha).sum())
-        words += int(mask.sum())
-    shares = [total / words for total in totals]
-    return [
-        {
-            "shares": share.tolist(),
-            "assignment_entropy": entropy / words,
-            "capsules_in_use": math.exp(float(torch.special.entr(share).sum())),
-        }
-        for share, entropy in zip(shares, entropies, strict=True)
-    ]
+        statistics.update(encoded.source_agreements, mask)
+    return statistics.result()["iterations"]
 
 
 def main() -> None:

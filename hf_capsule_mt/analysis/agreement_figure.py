@@ -119,8 +119,8 @@ def agreement_arrays(
     target = output.sequences[0, 1:]
     source_agreements, assignment = output.get("source_agreements"), output.get("guided_assignment")
     return AgreementArrays(
-        source_tokens=_shown(tokenizer, source[0]),
-        target_tokens=_shown(tokenizer, target),
+        source_tokens=shown_tokens(tokenizer, source[0]),
+        target_tokens=shown_tokens(tokenizer, target),
         encoder_agreements=_mean_over_positions(output.get("encoder_agreements")),
         decoder_agreements=_mean_over_positions(output.get("decoder_agreements")),
         source_agreements=None if source_agreements is None else _numpy(source_agreements[-1][0]),
@@ -219,7 +219,7 @@ def _draw_layers(row: SubFigure, stack: str, agreements: np.ndarray) -> None:
 
     iterations, layers, capsules = agreements.shape
     ratios = np.clip(agreements * capsules, 1 / LARGEST_RATIO, LARGEST_RATIO)
-    ratios = ratios[:, :, _by_preferred_layer(agreements[-1])]
+    ratios = ratios[:, :, by_preferred_layer(agreements[-1])]
     norm = LogNorm(1 / LARGEST_RATIO, LARGEST_RATIO)
     panels = row.subplots(1, iterations, sharey=True, squeeze=False)[0]
     for index, panel in enumerate(panels):
@@ -239,8 +239,13 @@ def _draw_layers(row: SubFigure, stack: str, agreements: np.ndarray) -> None:
     row.suptitle(f"{stack}: probability of each capsule for a layer's vote, relative to uniform", fontsize=10)
 
 
-def _by_preferred_layer(agreements: np.ndarray) -> np.ndarray:
-    """Order of the capsules, [N]: from those that the first layer votes for most to those of the last."""
+def by_preferred_layer(agreements: np.ndarray) -> np.ndarray:
+    """
+    Order of the capsules, [N]: from those that get most of their votes from the first layer to those of the last.
+
+    Args:
+        agreements: of one iteration, [L, N].
+    """
     shares = agreements / agreements.sum(axis=0, keepdims=True).clip(min=np.finfo(np.float64).tiny)
     return np.argsort(shares.T @ np.arange(len(shares)), kind="stable")
 
@@ -307,8 +312,14 @@ def _save(figure: Figure, path: Path) -> None:
         )
 
 
-def _shown(tokenizer: PreTrainedTokenizerBase, token_ids: Tensor) -> list[str]:
-    """Pieces as text. Bytes of a character keep the name of their piece."""
+def shown_tokens(tokenizer: PreTrainedTokenizerBase, token_ids: Tensor) -> list[str]:
+    """
+    Pieces as text, as figures and reports show them: one that continues a word has a hyphen before it, and bytes of a
+    character keep the name of their piece.
+
+    Args:
+        token_ids: [tokens].
+    """
     ids = token_ids.tolist()
     names = tokenizer.convert_ids_to_tokens(ids)
     # other tokenizers do not say where words begin

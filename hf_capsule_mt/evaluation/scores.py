@@ -49,16 +49,16 @@ def score(
     if not hypotheses:
         raise ValueError("nothing to score: hypotheses and references are empty")
 
-    language = target_lang.lower().replace("_", "-").split("-")[0]
+    language = base_language(target_lang)
     if convention == "lc_norm_tok":
         if language in UNSPACED_LANGUAGES:
             raise ValueError(
                 'the convention "lc_norm_tok" counts words between spaces, which the text of'
                 f' target_lang={target_lang!r} does not have: use "cased"'
             )
-        hypotheses, references = _as_prepared(hypotheses, language), _as_prepared(references, language)
+        hypotheses, references = as_prepared(hypotheses, language), as_prepared(references, language)
     results, signatures = {}, {}
-    for name, metric in _metrics(convention, language).items():
+    for name, metric in metrics_of(convention, language).items():
         results[name] = metric.corpus_score(list(hypotheses), [list(references)]).score
         signatures[name] = str(metric.get_signature())
     return {**results, "signatures": signatures}
@@ -85,7 +85,13 @@ def prepare_lc_norm_tok(sentences: Sequence[str], lang: str) -> list[str]:
     return [tokenizer.tokenize(normalizer.normalize(text.lower()), return_str=True) for text in sentences]
 
 
-def _metrics(convention: str, language: str) -> dict[str, BLEU | CHRF | TER]:
+def base_language(code: str) -> str:
+    """The language of a code without region and script: "pt" of "pt-BR"."""
+    return code.lower().replace("_", "-").split("-")[0]
+
+
+def metrics_of(convention: str, language: str) -> dict[str, BLEU | CHRF | TER]:
+    """sacreBLEU's metrics of a convention for a language, by name."""
     if convention == "lc_norm_tok":
         # force: that the text is tokenised is the point here, not an oversight to warn about
         return {"bleu": BLEU(lowercase=True, tokenize="none", force=True), "chrf": CHRF(lowercase=True), "ter": TER()}
@@ -95,7 +101,8 @@ def _metrics(convention: str, language: str) -> dict[str, BLEU | CHRF | TER]:
     return {"bleu": BLEU(tokenize=tokenizers.get(language, "13a")), "chrf": CHRF(), "ter": ter}
 
 
-def _as_prepared(sentences: Sequence[str], language: str) -> list[str]:
+def as_prepared(sentences: Sequence[str], language: str) -> list[str]:
+    """The sentences as the convention "lc_norm_tok" scores them: raw text is prepared, other text is left as it is."""
     if not _is_raw(sentences):
         return list(sentences)
     if not language:

@@ -1,0 +1,214 @@
+"""The table of a results section, as Markdown and as LaTeX."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+Column = tuple[str, str, int]
+
+SCORE_COLUMNS: tuple[Column, ...] = (("bleu", "BLEU", 1), ("chrf", "chrF", 1), ("ter", "TER", 1))
+# the strictest first
+LEVELS = ((0.01, "**"), (0.05, "*"))
+TESTS = {
+    "randomization_p": "approximate randomisation",
+    "bootstrap_p": "paired bootstrap",
+}
+MISSING = "-"
+
+_MARKDOWN_SPECIAL = "\\`*_[]<>|~$"
+_LATEX_SPECIAL = {
+    "\\": r"\textbackslash{}",
+    "&": r"\&",
+    "%": r"\%",
+    "$": r"\$",
+    "#": r"\#",
+    "_": r"\_",
+    "{": r"\{",
+    "}": r"\}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    # signatures are long, and have no spaces to break a line at
+    "|": r"\textbar\allowbreak{}",
+    # would be taken for arguments of the end of the row before
+    "[": "{[}",
+    "*": "{*}",
+    # two would become a dash
+    "-": "-{}",
+}
+
+
+class Cell(NamedTuple):
+    """A value as text and its mark of significance ("", "*" or "**")."""
+
+    text: str
+    mark: str = ""
+
+
+@dataclass(frozen=True)
+class Table:
+    """
+    A table of plain text, escaped when it is written.
+
+    Attributes:
+        header: titles of the columns; the first is that of the names.
+        rows: a cell for each column; the first holds a name.
+        caption: what the table shows and what its marks mean.
+        label: for LaTeX's references.
+    """
+
+    header: list[str]
+    rows: list[list[Cell]]
+    caption: str = ""
+    label: str = "tab:comparison"
+
+    def to_markdown(self) -> str:
+        """A table of GitHub's Markdown, its columns also aligned in the source, with the caption as a paragraph."""
+        cells = [[_markdown(title) for title in self.header]]
+        cells += [[_markdown(cell.text + cell.mark) for cell in row] for row in self.rows]
+        widths = [max(3, *map(len, column)) for column in zip(*cells, strict=True)]
+        lines = [_markdown_row(row, widths) for row in cells]
+        rule = ["-" * widths[0], *("-" * (width - 1) + ":" for width in widths[1:])]
+        lines.insert(1, "| " + " | ".join(rule) + " |")
+        if self.caption:
+            lines += ["", _markdown(self.caption)]
+        return "\n".join(lines) + "\n"
+
+    def to_latex(self) -> str:
+        """A table environment with booktabs' rules; figures are aligned in spite of the marks behind them."""
+        longest = [max((len(cell.mark) for cell in column), default=0) for column in zip(*self.rows, strict=True)]
+        rows = [[_latex_cell(cell, mark) for cell, mark in zip(row, longest, strict=True)] for row in self.rows]
+        lines = [
+            r"% needs \usepackage{booktabs}",
+            r"\begin{table}",
+            r"  \centering",
+            *([f"  \\caption{{{_latex(self.caption)}}}"] if self.caption else []),
+            f"  \\label{{{self.label}}}",
+            f"  \\begin{{tabular}}{{l{'r' * (len(self.header) - 1)}}}",
+            r"    \toprule",
+            "    " + " & ".join(map(_latex, self.header)) + r" \\",
+            r"    \midrule",
+            *("    " + " & ".join(row) + r" \\" for row in rows),
+            r"    \bottomrule",
+            r"  \end{tabular}",
+            r"\end{table}",
+        ]
+        return "\n".join(lines) + "\n"
+
+
+def comparison_table(
+    rows: Sequence[Mapping[str, Any]], columns: Sequence[Column] = SCORE_COLUMNS, *, caption: str = ""
+) -> Table:
+    """
+    Systems and their figures, with marks of significance.
+
+    Args:
+        rows: of each system its "name", the values of the columns, and optionally "marks", "*" or "**" by column, as
+            from `significance_marks`. None, NaN and values that are absent show as "-".
+        columns: (key, title, digits behind the decimal point) of each; text is shown as it is.
+        caption: what the table shows and what its marks mean, as from `comparison_caption`.
+
+    Raises:
+        ValueError: no rows, a row without a name, an unknown mark, or marks without a caption.
+    """
+    if not rows:
+        raise ValueError("a table needs at least one row")
+    cells = [_cells(row, columns) for row in rows]
+    if not caption and any(cell.mark for row in cells for cell in row):
+        raise ValueError("nothing says what the marks of significance mean: pass a caption")
+    return Table(["System", *(title for _, title, _ in columns)], cells, caption)
+
+
+def comparison_caption(
+    title: str, *, baseline: str = "", test: str = "randomization_p", signatures: Mapping[str, str] | None = None
+) -> str:
+    """
+    Caption that explains marks and scores, plain text.
+
+    Args:
+        title: what the table shows, for example the test set and the beam.
+        baseline: the system that the marks are against; without one, marks are not explained.
+        test: the one behind the marks, "randomization_p" or "bootstrap_p".
+        signatures: sacreBLEU's, by the name of the score ("BLEU").
+
+    Raises:
+        ValueError: an unknown test.
+    """
+    if test not in TESTS:
+        raise ValueError(f"test must be one of {', '.join(TESTS)}, got {test!r}")
+    sentences = [f"{title.rstrip('.')}."]
+    if baseline:
+        levels = ", ".join(f"{mark} p < {level}" for level, mark in reversed(LEVELS))
+        sentences.append(f"Different from {baseline}: {levels} ({TESTS[test]}, two-sided).")
+    if signatures:
+        sentences.append("sacreBLEU: " + "; ".join(f"{name} {text}" for name, text in signatures.items()) + ".")
+    return " ".join(sentences)
+
+
+def significance_marks(comparison: Mapping[str, Any], *, test: str = "randomization_p") -> dict[str, str]:
+    """
+    Marks of a system for `comparison_table`: "**" for p < 0.01, "*" for p < 0.05, in either direction.
+
+    Args:
+        comparison: what `evaluation.significance.compare` returns.
+        test: "randomization_p" or "bootstrap_p".
+
+    Returns:
+        By score, without those that have no mark.
+    """
+    marks = {}
+    for name, result in comparison.items():
+        if test in result:
+            mark = next((mark for level, mark in LEVELS if result[test] < level), "")
+            if mark:
+                marks[name] = mark
+    return marks
+
+
+def _cells(row: Mapping[str, Any], columns: Sequence[Column]) -> list[Cell]:
+    if not row.get("name"):
+        raise ValueError(f"every row needs a name, got {dict(row)}")
+    marks = row.get("marks") or {}
+    unknown = set(marks.values()) - {"", *(mark for _, mark in LEVELS)}
+    if unknown:
+        raise ValueError(f'marks must be "*" or "**", got {", ".join(map(repr, sorted(unknown)))} for {row["name"]!r}')
+    values = (Cell(_value(row.get(key), digits), marks.get(key, "")) for key, _, digits in columns)
+    return [Cell(str(row["name"])), *values]
+
+
+def _value(value: Any, digits: int) -> str:
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return MISSING
+    return value if isinstance(value, str) else f"{value:,.{digits}f}"
+
+
+def _markdown(text: str) -> str:
+    return "".join(f"\\{character}" if character in _MARKDOWN_SPECIAL else character for character in _one_line(text))
+
+
+def _markdown_row(cells: Sequence[str], widths: Sequence[int]) -> str:
+    padded = [
+        cells[0].ljust(widths[0]),
+        *(cell.rjust(width) for cell, width in zip(cells[1:], widths[1:], strict=True)),
+    ]
+    return "| " + " | ".join(padded) + " |"
+
+
+def _latex_cell(cell: Cell, longest_mark: int) -> str:
+    """The value, its mark, and the room that a longer mark of the same column takes."""
+    text = "--" if cell.text == MISSING else _latex(cell.text)
+    mark = f"$^{{{cell.mark}}}$" if cell.mark else ""
+    missing = longest_mark - len(cell.mark)
+    return text + mark + (rf"\phantom{{$^{{{'*' * missing}}}$}}" if missing else "")
+
+
+def _latex(text: str) -> str:
+    return "".join(_LATEX_SPECIAL.get(character, character) for character in _one_line(text))
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
