@@ -6,6 +6,7 @@ Commands of this package; training is train.py.
     torchrun --nproc_per_node 2 -m hf_capsule_mt distill RECIPE.yaml    ... with two processes
     python -m hf_capsule_mt convert PLAIN OUTPUT --aggregation em_routing   a plain checkpoint becomes a capsule model
     python -m hf_capsule_mt publish RUN USER/NAME --card VALUES.yaml    check a trained model and upload it to the Hub
+    python -m hf_capsule_mt report RUN --source F --reference F         one page on its translations and its routing
     python -m hf_capsule_mt COMMAND --help                              every argument
 """
 
@@ -17,6 +18,7 @@ COMMANDS = {
     "convert": "hf_capsule_mt.hub.conversion",
     "distill": "hf_capsule_mt.training.distillation",
     "publish": "hf_capsule_mt.hub.publishing",
+    "report": "hf_capsule_mt.analysis.report",
 }
 
 

@@ -195,10 +195,13 @@ class TestGeneration:
         assert [records[0] for records in several] == one
         assert several[0] == translator(SOURCES[0], num_beams=3, num_return_sequences=2)
 
+    @pytest.mark.parametrize("own", [None, MAX_POSITIONS], ids=["no length", "longest length"])
     @pytest.mark.parametrize("num_beams", [1, 3])
-    def test_every_translation_has_its_own_limit(self, tokenizer, num_beams):
+    def test_every_translation_has_its_own_limit(self, tokenizer, num_beams, own):
         register()
         endless = tiny_model(endless=True)
+        # as saved models have it, so that their generate does not stop at 20 tokens
+        endless.generation_config.max_length = own
         translator = pipeline("translation", model=endless, tokenizer=tokenizer, num_beams=num_beams)
         alone = [translate_alone(endless, tokenizer, sentence, num_beams=num_beams) for sentence in SOURCES]
         assert texts_of(translator(SOURCES, batch_size=6)) == alone

@@ -155,7 +155,7 @@ def agreement_figure(
     """
     if not has_routing(model.config):
         return None
-    _check_matplotlib()
+    check_matplotlib()
     return draw(agreement_arrays(model, tokenizer, sentence, **generation), path)
 
 
@@ -167,7 +167,7 @@ def draw(arrays: AgreementArrays, path: str | Path) -> Path:
         ValueError: all of the arrays are None.
         ImportError: matplotlib is not installed.
     """
-    _check_matplotlib()
+    check_matplotlib()
     from matplotlib.figure import Figure
 
     parts = _parts(arrays)
@@ -180,7 +180,7 @@ def draw(arrays: AgreementArrays, path: str | Path) -> Path:
         draw_part(row)
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    _save(figure, path)
+    save_figure(figure, path)
     return path
 
 
@@ -254,12 +254,12 @@ def _draw_memory(row: SubFigure, agreements: np.ndarray, tokens: list[str]) -> N
     """Source words x capsules of the memory, [S, M]."""
     capsules = agreements.shape[1]
     panel = row.subplots()
-    image = _probabilities(panel, agreements)
+    image = probability_map(panel, agreements)
     panel.set_xticks(range(capsules), [str(capsule + 1) for capsule in range(capsules)])
     panel.set_xlabel("capsule of the memory", fontsize=8)
     panel.tick_params(labelsize=8)
-    _label_tokens(panel.yaxis, tokens)
-    _colour_bar(row, image, [panel])
+    label_tokens(panel.yaxis, tokens)
+    colour_bar(row, image, [panel])
     row.suptitle("Source memory: probability of each capsule", fontsize=10)
 
 
@@ -267,40 +267,43 @@ def _draw_guided(row: SubFigure, assignment: np.ndarray, source: list[str], targ
     """PAST and FUTURE beside each other: source x target, from [T, S, G]."""
     panels = row.subplots(1, 2, sharey=True)
     for group, (panel, name) in enumerate(zip(panels, ("PAST (translated)", "FUTURE (untranslated)"), strict=True)):
-        image = _probabilities(panel, assignment[:, :, group].T)
+        image = probability_map(panel, assignment[:, :, group].T)
         panel.set_title(name, fontsize=9)
         panel.set_xlabel("at the step that produced this token", fontsize=8)
-        _label_tokens(panel.xaxis, target, rotation=90)
-        _label_tokens(panel.yaxis, source)
-    _colour_bar(row, image, list(panels))
+        label_tokens(panel.xaxis, target, rotation=90)
+        label_tokens(panel.yaxis, source)
+    colour_bar(row, image, list(panels))
     row.suptitle("Guided routing: probability that a source word is in the group", fontsize=10)
 
 
-def _probabilities(panel: Axes, values: np.ndarray) -> Any:
+def probability_map(panel: Axes, values: np.ndarray) -> Any:
     return panel.imshow(values, aspect="auto", cmap="viridis", vmin=0, vmax=1, interpolation="nearest")
 
 
-def _colour_bar(row: SubFigure, image: Any, panels: list[Axes]) -> None:
+def colour_bar(row: SubFigure, image: Any, panels: list[Axes]) -> None:
     row.colorbar(image, ax=panels, pad=0.01, ticks=[0, 0.5, 1]).ax.tick_params(labelsize=8)
 
 
-def _label_tokens(axis: Any, tokens: list[str], rotation: int = 0) -> None:
+def label_tokens(axis: Any, tokens: list[str], rotation: int = 0) -> None:
     # parse_math: a token may contain dollar signs, which would otherwise begin a formula
-    axis.set_ticks(range(len(tokens)), tokens, rotation=rotation, fontsize=8, parse_math=False, family=_fonts())
+    axis.set_ticks(
+        range(len(tokens)), tokens, rotation=rotation, fontsize=8, parse_math=False, family=available_fonts()
+    )
 
 
-def _fonts() -> list[str]:
+def available_fonts() -> list[str]:
     from matplotlib import font_manager
 
     installed = set(font_manager.fontManager.get_font_names())
     return [font for font in FONTS if font in installed]
 
 
-def _save(figure: Figure, path: Path) -> None:
+def save_figure(figure: Figure, path: Path) -> None:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         # the default metadata names the version of matplotlib and, in some formats, the time
-        figure.savefig(path, metadata={"Software": None} if path.suffix == ".png" else None)
+        metadata = {".png": {"Software": None}, ".svg": {"Date": None}}.get(path.suffix)
+        figure.savefig(path, metadata=metadata)
     missing = [warning for warning in caught if "missing from" in str(warning.message)]
     for warning in caught:
         if warning not in missing:
@@ -351,7 +354,7 @@ def _numpy(tensor: Tensor) -> np.ndarray:
     return tensor.double().cpu().numpy()
 
 
-def _check_matplotlib() -> None:
+def check_matplotlib() -> None:
     try:
         import matplotlib  # noqa: F401
     except ImportError as error:

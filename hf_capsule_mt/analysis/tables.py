@@ -149,6 +149,11 @@ def comparison_caption(
     return " ".join(sentences)
 
 
+def mark_of(p: float | None) -> str:
+    """The mark of a significance level: "**" below 0.01, "*" below 0.05; "" for None and NaN."""
+    return next((mark for level, mark in LEVELS if p is not None and p < level), "")
+
+
 def significance_marks(comparison: Mapping[str, Any], *, test: str = "randomization_p") -> dict[str, str]:
     """
     Marks of a system for `comparison_table`: "**" for p < 0.01, "*" for p < 0.05, in either direction.
@@ -160,13 +165,8 @@ def significance_marks(comparison: Mapping[str, Any], *, test: str = "randomizat
     Returns:
         By score, without those that have no mark.
     """
-    marks = {}
-    for name, result in comparison.items():
-        if test in result:
-            mark = next((mark for level, mark in LEVELS if result[test] < level), "")
-            if mark:
-                marks[name] = mark
-    return marks
+    marks = {name: mark_of(result.get(test)) for name, result in comparison.items() if isinstance(result, Mapping)}
+    return {name: mark for name, mark in marks.items() if mark}
 
 
 def _cells(row: Mapping[str, Any], columns: Sequence[Column]) -> list[Cell]:

@@ -34,10 +34,10 @@ def translate(
     Blank sentences translate to the empty string. Sentences longer than the tokenizer's limit or the model's positions
     are truncated; a warning says how many and by how much. The model's mode (training or evaluation) is kept.
 
-    The result does not depend on `max_tokens`: padding is masked, and where neither `generate_kwargs` nor the model's
-    generation config sets `max_length` or `max_new_tokens`, every sentence has the limit of its own length (twice its
-    tokens plus ten, at most the model's positions), enforced sentence by sentence, not batch by batch. What remains is
-    floating-point noise of differently shaped batches, which can decide between two exactly equal candidates.
+    The result does not depend on `max_tokens`: padding is masked, and unless `generate_kwargs` sets `max_length` or
+    `max_new_tokens`, every sentence has the limit of its own length (twice its tokens plus ten, at most what the
+    model's generation config or its positions allow), enforced sentence by sentence, not batch by batch. What remains
+    is floating-point noise of differently shaped batches, which can decide between two exactly equal candidates.
 
     Args:
         model: any encoder-decoder model.

@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 # "translation_en_to_de"; language codes may hold underscores themselves ("translation_eng_Latn_to_deu_Latn")
 PAIR_TASK = re.compile(r"translation_(?P<source>.+)_to_(?P<target>.+)")
 
-# A translation may have LENGTH_FACTOR * source tokens + LENGTH_MARGIN tokens unless the caller or the model says else
+# A translation may have LENGTH_FACTOR * source tokens + LENGTH_MARGIN tokens unless the caller says else
 LENGTH_FACTOR = 2
 LENGTH_MARGIN = 10
 
@@ -116,12 +116,16 @@ class SourceLengthCriteria(StoppingCriteria):
 
 def limit_length(model: PreTrainedModel, source_lengths: Tensor, generate_kwargs: dict[str, Any]) -> dict[str, Any]:
     """
-    `generate_kwargs` with a limit in proportion to each source, unless the caller or the model has set a length.
+    `generate_kwargs` with a limit in proportion to each source, unless the caller has set a length.
+
+    A length in the model's own generation config is the most that any translation may have, and stays so.
 
     Args:
         source_lengths: number of source tokens of each sentence, [B].
     """
-    if any(generation_value(model, generate_kwargs, name) for name in ("max_length", "max_new_tokens")):
+    lengths = ("max_length", "max_new_tokens")
+    given = generate_kwargs.get("generation_config")
+    if any(generate_kwargs.get(name) or getattr(given, name, None) for name in lengths):
         return generate_kwargs
     max_lengths = LENGTH_FACTOR * source_lengths + LENGTH_MARGIN
     positions = max_positions(model.config, "decoder")
@@ -129,6 +133,8 @@ def limit_length(model: PreTrainedModel, source_lengths: Tensor, generate_kwargs
     max_length = int(max_lengths.max()) if positions is None else positions
     criteria = [*(generate_kwargs.get("stopping_criteria") or ()), SourceLengthCriteria(max_lengths)]
     limits: dict[str, Any] = {"stopping_criteria": StoppingCriteriaList(criteria)}
+    if any(generation_value(model, generate_kwargs, name) for name in lengths):
+        return {**generate_kwargs, **limits}
     if generate_kwargs.get("generation_config") is None:
         limits["max_length"] = max_length
     else:
@@ -174,9 +180,9 @@ class TranslationPipeline(Pipeline):
     A string gives a list of one dict for each returned sequence; a list gives one dict for each sentence, or a list of
     dicts where `num_return_sequences` is above one; a generator or a torch Dataset gives an iterator.
     Blank sentences translate to the empty string without being shown to the model. Sentences longer than the
-    tokenizer's limit or the model's positions are truncated with a warning. Where neither the call nor the model's
-    generation config sets `max_length` or `max_new_tokens`, a translation ends after twice its source's tokens plus
-    ten. A sentence is translated alike alone and in any batch.
+    tokenizer's limit or the model's positions are truncated with a warning. Unless the call sets `max_length` or
+    `max_new_tokens`, a translation ends after twice its source's tokens plus ten, or earlier where the model's
+    generation config says so. A sentence is translated alike alone and in any batch.
 
     Parameters, when the pipeline is built or called:
         src_lang, tgt_lang (str): the languages, for multilingual tokenizers; a task such as "translation_en_to_de"

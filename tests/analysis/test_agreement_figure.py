@@ -122,8 +122,8 @@ class TestFigure:
     @pytest.fixture
     def drawn(self, monkeypatch):
         """The figures that were saved."""
-        figures, save = [], module._save
-        monkeypatch.setattr(module, "_save", lambda figure, path: (figures.append(figure), save(figure, path)))
+        figures, save = [], module.save_figure
+        monkeypatch.setattr(module, "save_figure", lambda figure, path: (figures.append(figure), save(figure, path)))
         return figures
 
     def test_is_written_and_global_state_is_not(self, system, tokenizer, tmp_path, monkeypatch):

@@ -1,0 +1,348 @@
+"""A report as one HTML page that holds everything it shows and loads nothing.
+
+Template, style and script lie in `page/`. The page shows the parts that the report has. Figures are images inside the
+page, so that nothing in them runs; the examples are the only data that the script gets.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from .tables import mark_of
+
+PAGE = Path(__file__).parent / "page"
+METRICS = {"bleu": "BLEU", "chrf": "chrF", "ter": "TER"}
+# of metrics of which less is better
+FALLING = ("ter",)
+NOTHING = "\N{EN DASH}"
+# of the figures that are about no single system; the others are about routing
+SUMMARY_FIGURES = ("source_length",)
+LABELS = {
+    "cdr": "coverage difference ratio (CDR)",
+    "cdr_sentence_mean": "CDR, mean over the sentences",
+    "covered_by_reference": "source words that the reference covers",
+    "covered_by_translation": "source words that the translation covers",
+    "under_translated": "under-translated source words",
+    "under_translated_share": "under-translated, share of those that the reference covers",
+    "over_translated": "over-translated source words",
+    "over_translated_share": "over-translated, share of those that the translation covers",
+    "past_overlap": "Overlap rate rOL of PAST",
+    "future_overlap": "Overlap rate rOL of FUTURE",
+    "parent_parameters": "parameters of the parent",
+    "parent_operations_per_token": "operations per token of the parent",
+    "milliseconds_per_sentence": "decoding, ms per sentence",
+    "parent_milliseconds_per_sentence": "decoding, ms per sentence, parent",
+    "training_milliseconds": "training, ms per batch",
+    "parent_training_milliseconds": "training, ms per batch, parent",
+    "ratio": "decoding time, times the parent's",
+    "training_ratio": "training time, times the parent's",
+    "sentences": "sentences measured",
+}
+# digits that the examples keep: more than can be seen
+DIGITS = 3
+# what the script reads of an example
+EXAMPLE_PARTS = ("source", "reference", "translation", "source_tokens", "target_tokens")
+ROUTING_PARTS = ("guided", "decoder", "encoder", "memory")
+ROUTING_FIELDS = ("groups", "assignment", "agreement", "capsules")
+
+
+def render(report: Mapping[str, Any], figures: Mapping[str, str]) -> str:
+    """
+    The page.
+
+    Args:
+        report: what `report.make_report` gives, with "figures": "id", "title", "caption" and "system" of each.
+        figures: the text of an SVG file for each figure's id; a figure without is left out.
+
+    Returns:
+        HTML text, to be written as UTF-8.
+
+    Raises:
+        ValueError: the report has no systems.
+    """
+    if not report.get("systems"):
+        raise ValueError("there is nothing to show: the report has no systems")
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(PAGE),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(number=number, p=p_value)
+    style, script = ((PAGE / name).read_text(encoding="utf-8") for name in ("style.css", "view.js"))
+    data, general = example_data(report), _figures(report, figures, None)
+    page = environment.get_template("template.html").render(
+        report=report,
+        style=style,
+        script=script,
+        # by their hashes: no other script and no other style can run, whatever the data says
+        style_hash=_hash(style),
+        script_hash=_hash(script),
+        data=_json(data),
+        has_examples=bool(data["sentences"]),
+        facts=_facts(report),
+        metrics=METRICS,
+        falling=FALLING,
+        scores=_score_rows(report),
+        comparison=report.get("comparison"),
+        tests=_test_rows(report),
+        buckets=_bucket_table(report),
+        adequacy=_quantities(report, "adequacy"),
+        efficiency=_quantities(report, "efficiency"),
+        routing=_routing(report, figures),
+        summary_figures=[figure for figure in general if figure["id"] in SUMMARY_FIGURES],
+        routing_figures=[figure for figure in general if figure["id"] not in SUMMARY_FIGURES],
+    )
+    return page.lstrip()
+
+
+def example_data(report: Mapping[str, Any]) -> dict[str, Any]:
+    """
+    What the interactive view needs: the examples by sentence, rounded.
+
+    Returns:
+        "sentences": "source", "reference" and "systems" (system -> example), in the order of their first appearance;
+        "systems": the names; "capsules": system -> stack -> N.
+    """
+    sentences: dict[str, dict[str, Any]] = {}
+    capsules: dict[str, dict[str, int]] = {}
+    for system in report["systems"]:
+        routing = system.get("routing") or {}
+        capsules[system["name"]] = {
+            stack: routing[stack]["capsules"] for stack in ("encoder", "decoder") if stack in routing
+        }
+        for example in system.get("examples") or ():
+            source = example["source"]
+            sentence = sentences.setdefault(
+                source, {"source": source, "reference": example.get("reference"), "systems": {}}
+            )
+            kept = {name: example[name] for name in EXAMPLE_PARTS if name in example}
+            for name in ROUTING_PARTS:
+                if example.get(name):
+                    kept[name] = {key: _rounded(example[name][key]) for key in ROUTING_FIELDS if key in example[name]}
+            sentence["systems"].setdefault(system["name"], kept)
+    return {
+        "systems": [system["name"] for system in report["systems"]],
+        "sentences": list(sentences.values()),
+        "capsules": capsules,
+    }
+
+
+def number(value: Any) -> str:
+    """A number for readers: thousands separated, millions and billions abbreviated, three to four digits."""
+    if value is None or (isinstance(value, float) and not math.isfinite(value)):
+        return NOTHING
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if not isinstance(value, (int, float)):
+        return str(value)
+    for limit, unit in ((1e9, "G"), (1e6, "M")):
+        if abs(value) >= limit:
+            return f"{value / limit:.2f} {unit}"
+    if isinstance(value, int) or abs(value) >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if abs(value) >= 100 else f"{value:.2f}" if abs(value) >= 10 else f"{value:.3f}"
+
+
+def p_value(value: Any) -> str:
+    """A p value for readers."""
+    if value is None or not math.isfinite(value):
+        return NOTHING
+    return "< 0.001" if value < 0.001 else f"{value:.3f}"
+
+
+def _hash(text: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+def _json(data: Any) -> str:
+    """JSON inside a script element, which any "</script" or "<!--" would end or change."""
+    text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _rounded(value: Any) -> Any:
+    """Significant digits of all numbers; NaN and infinity, which JSON does not have, become null."""
+    if isinstance(value, Mapping):
+        return {key: _rounded(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_rounded(item) for item in value]
+    if isinstance(value, float):
+        return float(f"{value:.{DIGITS}g}") if math.isfinite(value) else None
+    return value
+
+
+def _facts(report: Mapping[str, Any]) -> list[str]:
+    """What the numbers were measured on and how, as phrases."""
+    test_set, decoding = report.get("test_set") or {}, report.get("decoding") or {}
+    facts = []
+    if test_set:
+        languages = [test_set.get("source_lang"), test_set.get("target_lang")]
+        pair = f", {languages[0]} → {languages[1]}" if all(languages) else ""
+        facts.append(f"{test_set['source']} and {test_set['reference']}{pair}")
+        facts.append(f"{test_set['sentences']:,} sentences")
+    if "num_beams" in decoding:
+        facts.append(f"beam size {decoding['num_beams']}")
+    if "length_penalty" in decoding:
+        facts.append(f"length penalty {decoding['length_penalty']:g}")
+    return facts
+
+
+def _score_rows(report: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """A row for each system: for each metric the score, its difference to the baseline and the mark of this."""
+    compared = (report.get("comparison") or {}).get("systems", {})
+    best = {}
+    for metric in METRICS:
+        values = [system["scores"][metric] for system in report["systems"]]
+        best[metric] = min(values) if metric in FALLING else max(values)
+    rows = []
+    for system in report["systems"]:
+        tests = compared.get(system["name"], {})
+        cells = []
+        for metric in METRICS:
+            value, test = system["scores"][metric], tests.get(metric)
+            cells.append(
+                {
+                    "value": f"{value:.1f}",
+                    "best": len(report["systems"]) > 1 and value == best[metric],
+                    "difference": f"{test['difference']:+.1f}".replace("-", "\N{MINUS SIGN}") if test else None,
+                    "mark": mark_of(test["randomization_p"]) if test else "",
+                }
+            )
+        rows.append({"system": system, "cells": cells})
+    return rows
+
+
+def _test_rows(report: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """A row for each system and metric with the tests against the baseline."""
+    rows = []
+    for name, tests in (report.get("comparison") or {}).get("systems", {}).items():
+        for metric, title in METRICS.items():
+            if metric in tests:
+                test = tests[metric]
+                interval = test.get("interval")
+                rows.append(
+                    {
+                        "name": name,
+                        "metric": title,
+                        "difference": f"{test['difference']:+.2f}".replace("-", "\N{MINUS SIGN}"),
+                        "interval": f"{interval[0]:.1f} to {interval[1]:.1f}" if interval else NOTHING,
+                        "bootstrap_p": test.get("bootstrap_p"),
+                        "randomization_p": test.get("randomization_p"),
+                    }
+                )
+    return rows
+
+
+def _bucket_table(report: Mapping[str, Any]) -> dict[str, Any] | None:
+    """BLEU and length ratio by source length, systems as columns."""
+    systems = [system for system in report["systems"] if system.get("buckets")]
+    if not systems:
+        return None
+    spans: dict[tuple[float, float], dict[str, Any]] = {}
+    for system in systems:
+        for bucket in system["buckets"]:
+            low, high = bucket["low"], bucket["high"]
+            high = math.inf if high is None else high
+            row = spans.setdefault((low, high), {"sentences": bucket["sentences"], "systems": {}})
+            row["systems"][system["name"]] = bucket
+    rows = [{"label": span_label(*span), **row} for span, row in sorted(spans.items())]
+    return {"names": [system["name"] for system in systems], "rows": rows}
+
+
+def span_label(low: float, high: float | None) -> str:
+    """A bucket (low, high] of lengths for readers: "1-10", "11-20", "over 20", with en dashes."""
+    if high is None or not math.isfinite(high):
+        return f"over {low:g}"
+    return f"{low + 1:g}\N{EN DASH}{high:g}"
+
+
+def _quantities(report: Mapping[str, Any], part: str) -> dict[str, Any] | None:
+    """The numbers of a part that systems may have, quantities as rows and systems as columns."""
+    names: list[str] = []
+    rows: dict[str, dict[str, Any]] = {}
+    for system in report["systems"]:
+        if system.get(part):
+            names.append(system["name"])
+            for label, value in _flat(system[part]):
+                label = label[0].upper() + label[1:]
+                rows.setdefault(label, {})[system["name"]] = value
+    return {"names": names, "rows": rows} if names else None
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in values.items():
+        label = prefix + LABELS.get(key, key.replace("_", " "))
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{label}: ")
+        elif not isinstance(value, (list, tuple)):
+            yield label, value
+
+
+def _routing(report: Mapping[str, Any], figures: Mapping[str, str]) -> list[dict[str, Any]]:
+    """What is shown of the routing of each system that has any."""
+    parts = []
+    for system in report["systems"]:
+        routing = system.get("routing") or {}
+        shown = _figures(report, figures, system["name"])
+        if routing or shown:
+            guided = routing.get("guided") or {}
+            overlaps = [
+                (LABELS[key], guided[key]) for key in ("past_overlap", "future_overlap") if guided.get(key) is not None
+            ]
+            parts.append(
+                {"system": system, "rows": list(_iteration_rows(routing)), "overlaps": overlaps, "figures": shown}
+            )
+    return parts
+
+
+def _iteration_rows(routing: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Quantities that change from iteration to iteration."""
+    for stack in ("encoder", "decoder"):
+        if stack in routing:
+            statistics = routing[stack]
+            iterations = statistics["iterations"]
+            uniform = f"uniform over {statistics['capsules']} capsules: {number(statistics['uniform_entropy'])}"
+            entropy = [step["entropy"] for step in iterations]
+            yield {"label": f"Entropy, {stack} (nats)", "hint": uniform, "cells": entropy}
+            yield {"label": f"Diversity, {stack}", "hint": "", "cells": [step["diversity"] for step in iterations]}
+    if "memory" in routing:
+        iterations = routing["memory"]["iterations"]
+        used = [step["capsules_in_use"] for step in iterations]
+        yield {"label": "Capsules in use, memory", "hint": f"of {routing['memory']['capsules']}", "cells": used}
+        entropy = [step["assignment_entropy"] for step in iterations]
+        yield {"label": "Entropy of a source word's choice (nats)", "hint": "", "cells": entropy}
+
+
+def _figures(report: Mapping[str, Any], figures: Mapping[str, str], system: str | None) -> list[dict[str, Any]]:
+    """The figures of a system, or those of none, with their addresses."""
+    entries: Sequence[Mapping[str, Any]] = report.get("figures") or ()
+    return [
+        {**entry, "address": _address(figures[entry["id"]]), "width": _width(figures[entry["id"]])}
+        for entry in entries
+        if entry.get("system") == system and entry["id"] in figures
+    ]
+
+
+def _address(svg: str) -> str:
+    """A data URL. What points outside, the document type and the metadata, is left out: no reader shows it."""
+    svg = re.sub(r"<\?xml.*?\?>|<!DOCTYPE.*?>|<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
+    return "data:image/svg+xml;base64," + base64.b64encode(svg.strip().encode()).decode()
+
+
+def _width(svg: str) -> int:
+    """In CSS pixels, as the file says; a common width if it does not."""
+    found = re.search(r'<svg\b[^>]*?\bwidth="([\d.]+)(pt|px)?"', svg)
+    if not found:
+        return 600
+    return round(float(found[1]) * (4 / 3 if found[2] == "pt" else 1))

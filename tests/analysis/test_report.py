@@ -1,0 +1,232 @@
+"""The report of checkpoints on a test set: what it holds, how it is written, how it goes on when interrupted."""
+
+import json
+import re
+
+import pytest
+from transformers import AutoModelForSeq2SeqLM
+
+from hf_capsule_mt.__main__ import main
+from hf_capsule_mt.analysis import report as module
+from hf_capsule_mt.analysis.report import (
+    Options,
+    choose_examples,
+    describe,
+    load_test_set,
+    make_report,
+    report_system,
+    sweep,
+    systems_table,
+    write_report,
+)
+from hf_capsule_mt.evaluation.scores import score
+from tiny_models import bart_config, capsule_config, capsule_model, rnn_config, rnn_model
+from tiny_translation import SOURCES, TARGETS, tiny_model, tiny_tokenizer
+
+SIZES = dict(max_position_embeddings=41)
+GUIDED = {"guided_routing": "routing", "bow_loss_weight": 1.0}
+
+
+def save(model, folder):
+    model.save_pretrained(folder)
+    tiny_tokenizer().save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def checkpoints(tmp_path_factory):
+    """A checkpoint of every kind, by name."""
+    root, vocab = tmp_path_factory.mktemp("checkpoints"), len(tiny_tokenizer())
+    models = {
+        "plain": tiny_model(),
+        "em": capsule_model(vocab_size=vocab, aggregation="em_routing"),
+        "gdr": capsule_model(vocab_size=vocab, aggregation="none", **GUIDED),
+        "capsnmt": rnn_model(vocab_size=vocab, source_memory="capsule"),
+        "rnmt": rnn_model(vocab_size=vocab, source_memory="attention"),
+    }
+    return {name: str(save(model, root / name)) for name, model in models.items()}
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("test_set")
+    for suffix, side in (("en", SOURCES), ("de", TARGETS)):
+        (folder / f"test.{suffix}").write_text("".join(f"{text}\n" for text in side), encoding="utf-8")
+    return folder / "test.en", folder / "test.de"
+
+
+def command(checkpoints, files, output, *more) -> int:
+    argv = ["report", *checkpoints, "--source", str(files[0]), "--reference", str(files[1])]
+    return main([*argv, "--output", str(output), *map(str, more)])
+
+
+PARTS = {"plain": set(), "em": {"encoder", "decoder"}, "gdr": {"guided"}, "capsnmt": {"memory"}, "rnmt": set()}
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_only_the_parts_that_fit_the_model(checkpoints, files, tmp_path, name, capsys):
+    assert command([checkpoints[name]], files, tmp_path / "report", "--examples", 2) == 0
+    report = json.loads((tmp_path / "report" / "report.json").read_text(encoding="utf-8"))
+    (system,) = report["systems"]
+    assert set(system["routing"]) == PARTS[name]
+    example_parts = {"source", "reference", "translation", "source_tokens", "target_tokens"}
+    assert [set(example) - example_parts for example in system["examples"]] == [PARTS[name]] * 2
+    assert "comparison" not in report and "sweeps" not in report
+    assert ("ratio" in system["efficiency"]) == (name in ("em", "gdr"))
+    translations = (tmp_path / "report" / "translations" / f"{name}.txt").read_text(encoding="utf-8").splitlines()
+    again = score(translations, TARGETS, target_lang="de")
+    assert system["scores"] == again
+    if name == "plain":
+        assert translations == TARGETS and system["scores"]["bleu"] == pytest.approx(100)
+    files_there = {str(path.relative_to(tmp_path / "report")) for path in (tmp_path / "report").rglob("*.*")}
+    assert {"index.html", "report.json", "table.md", "table.tex"} <= files_there
+    for figure in report["figures"]:
+        assert {figure["file"], figure["file"].replace(".svg", ".png")} <= files_there
+    assert re.search(rf"^\| {name} +\|", capsys.readouterr().out, re.M)
+
+
+def test_several_systems_are_compared_with_the_first(checkpoints, files, tmp_path):
+    chosen = [checkpoints["plain"], checkpoints["em"]]
+    assert command(chosen, files, tmp_path / "report", "--no_speed", "--names", "Transformer", "EM routing") == 0
+    report = json.loads((tmp_path / "report" / "report.json").read_text(encoding="utf-8"))
+    assert [system["name"] for system in report["systems"]] == ["Transformer", "EM routing"]
+    assert report["comparison"]["baseline"] == "Transformer" and list(report["comparison"]["systems"]) == [
+        "EM routing"
+    ]
+    tests = report["comparison"]["systems"]["EM routing"]
+    assert tests["sign_test"]["better"] + tests["sign_test"]["worse"] + tests["sign_test"]["ties"] == len(SOURCES)
+    assert tests["bleu"]["system"] == pytest.approx(report["systems"][1]["scores"]["bleu"])
+    assert all("efficiency" not in system for system in report["systems"])
+    assert "EM routing" in (tmp_path / "report" / "table.tex").read_text(encoding="utf-8")
+
+
+def test_an_interrupted_report_goes_on(checkpoints, files, tmp_path, monkeypatch):
+    test_set, options = load_test_set(*files), Options(efficiency=False, num_examples=1)
+    chosen = {name: checkpoints[name] for name in ("plain", "gdr")}
+    real, seen = module.translate, []
+
+    def counted(model, *arguments, **more):
+        seen.append(model.config.model_type)
+        if len(seen) == 2:
+            raise KeyboardInterrupt
+        return real(model, *arguments, **more)
+
+    monkeypatch.setattr(module, "translate", counted)
+    with pytest.raises(KeyboardInterrupt):
+        make_report(chosen, test_set, tmp_path, options)
+    report = make_report(chosen, test_set, tmp_path, options)
+    # the first checkpoint was not translated again
+    assert seen == ["marian", "capsule-marian", "capsule-marian"]
+    monkeypatch.undo()
+    fresh = make_report(chosen, test_set, tmp_path / "fresh", options)
+    assert report == fresh
+    # with other options nothing that is kept fits
+    other = make_report(chosen, test_set, tmp_path, Options(efficiency=False, num_examples=2))
+    assert [len(system["examples"]) for system in other["systems"]] == [2, 2]
+
+
+def test_writing_twice_gives_the_same_page(checkpoints, files, tmp_path):
+    report = make_report(
+        {"em": checkpoints["em"]}, load_test_set(*files), tmp_path, Options(efficiency=False, num_examples=1)
+    )
+    pages = [write_report(dict(report), tmp_path / name).read_bytes() for name in ("first", "second")]
+    assert pages[0] == pages[1] and len(pages[0]) > 10_000
+
+
+def test_the_numbers_of_a_system_are_those_of_its_functions(checkpoints, files):
+    model = AutoModelForSeq2SeqLM.from_pretrained(checkpoints["plain"]).eval()
+    test_set = load_test_set(*files)
+    system, translations = report_system("plain", model, tiny_tokenizer(), test_set, Options(efficiency=False))
+    assert translations == TARGETS and system["parameters"] == sum(p.numel() for p in model.parameters())
+    assert sum(bucket["sentences"] for bucket in system["buckets"]) == len(SOURCES)
+    assert system["description"] == "no routing"
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        (capsule_config(num_capsules=6), "aggregation=em_routing, routing_iterations=3, num_capsules=6"),
+        (capsule_config(aggregation="linear"), "aggregation=linear"),
+        (capsule_config(aggregation="none"), "no routing"),
+        (
+            bart_config(aggregation="none", guided_routing="routing", bow_loss_weight=0.5),
+            "guided_routing=routing, routing_iterations=3, bow_loss_weight=0.5",
+        ),
+        (rnn_config(), "source_memory=capsule, num_source_capsules=5, routing_iterations=3"),
+        (rnn_config(source_memory="simple"), "source_memory=simple"),
+    ],
+)
+def test_descriptions(config, expected):
+    assert describe(config) == expected
+
+
+def test_examples_are_spread_over_the_lengths():
+    sources = [" ".join(["w"] * length) for length in range(1, 101)]
+    chosen = choose_examples(sources, sources, 3)
+    assert [len(sources[position].split()) for position in chosen] == [16, 46, 76]
+    assert choose_examples(["a b", "", "c"], ["x", "y", " "], 5) == [0]
+
+
+def run_record(bleu, seed=1, **arguments):
+    scores = [{"split": "test", "beams": beams, "bleu": bleu - 1 + beams / 5} for beams in (1, 5)]
+    arguments = {"aggregation": "em_routing", "d_model": 192, "seed": seed, "output_dir": f"runs/{bleu}", **arguments}
+    return {"arguments": arguments, "scores": scores, "recipe": f"recipes/em_{bleu}.yaml"}
+
+
+def test_sweeps_take_the_runs_that_differ_in_nothing_else():
+    records = [
+        run_record(37.0),
+        run_record(35.0, num_capsules=16),
+        run_record(36.0, num_capsules=64, seed=2),
+        run_record(30.0, num_capsules=64, dropout=0.5),
+        run_record(36.5, routing_iterations=1),
+        run_record(40.0, aggregation="linear", num_capsules=2),
+    ]
+    points = sweep(records, "num_capsules")
+    assert [(point["value"], point["bleu"]) for point in points] == [(16, 35.0), (64, 36.0), (192, 37.0)]
+    assert [point["name"] for point in points] == ["em_35.0", "em_36.0", "em_37.0"]
+    assert [point["value"] for point in sweep(records, "routing_iterations")] == [1, 3]
+    assert sweep(records[:1], "num_capsules") == sweep([], "num_capsules") == []
+
+
+def test_the_table_marks_what_differs_from_the_baseline():
+    scores = {"bleu": 30.0, "chrf": 50.0, "ter": 70.0, "signatures": {"bleu": "nrefs:1"}}
+    tests = {key: {"randomization_p": p} for key, p in (("bleu", 0.001), ("chrf", 0.03), ("ter", 0.6))}
+    report = {
+        "systems": [{"name": name, "scores": scores, "parameters": 2_500_000} for name in ("base", "new")],
+        "comparison": {"baseline": "base", "systems": {"new": tests}},
+        "test_set": {"source": "test.en", "sentences": 1000},
+        "decoding": {"num_beams": 5, "length_penalty": 1.0},
+    }
+    text = systems_table(report).to_markdown()
+    line = next(line for line in text.splitlines() if line.startswith("| new"))
+    assert r"30.0\*\*" in line and r"50.0\* " in line and "70.0 " in line and "2.50" in line
+    assert "*" not in next(line for line in text.splitlines() if line.startswith("| base"))
+    assert "nrefs:1" in text and "beam 5" in text and "1,000 sentences" in text
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda a: a.update(checkpoints=["/no/such/model"]), "there is no directory /no/such/model"),
+        (lambda a: a.update(names=["one", "two"]), "--names needs one name for each of the 1 checkpoints, got 2"),
+        (lambda a: a["more"].extend(["--num_beams", "0"]), "--num_beams must be at least 1, got 0"),
+        (lambda a: a["files"][1].write_text("nur eine\n", encoding="utf-8"), "lines and"),
+        (lambda a: [f.write_text("", encoding="utf-8") for f in a["files"]], "is empty"),
+        (lambda a: a["files"][0].unlink(), "test.en"),
+        (lambda a: (a["output"].mkdir(), (a["output"] / "thesis.txt").touch()), "holds no report"),
+        (lambda a: a.update(checkpoints=a["checkpoints"] * 2), "tell them apart with --names"),
+    ],
+    ids=["checkpoint", "names", "beams", "lines", "empty", "file", "folder", "twice"],
+)
+def test_mistakes_are_refused_before_work_starts(checkpoints, files, tmp_path, capsys, change, message):
+    copies = [tmp_path / path.name for path in files]
+    for path, copy in zip(files, copies, strict=True):
+        copy.write_bytes(path.read_bytes())
+    a = {"checkpoints": [checkpoints["em"]], "files": copies, "output": tmp_path / "out", "more": [], "names": None}
+    change(a)
+    more = [*a["more"], *(["--names", *a["names"]] if a["names"] else [])]
+    assert command(a["checkpoints"], a["files"], a["output"], *more) == 2
+    error = capsys.readouterr().err
+    assert error.splitlines()[-1].startswith("hf_capsule_mt report: error: ") and message in error
+    assert not (a["output"] / "parts").exists()
