@@ -81,6 +81,7 @@ RECURRENT_SYSTEMS = {
     ),
     "hybrid": System('`source_memory="hybrid"`', "hybrid", "-", "-"),
 }
+SYSTEMS = (LAYER_SYSTEMS, GUIDED_SYSTEMS, RECURRENT_SYSTEMS)
 # by name in linear_time.py
 LINEAR_TIME_SYSTEMS = {
     "transformer": "Transformer",
@@ -294,6 +295,62 @@ def capsule_usage_table() -> str:
     return "\n".join([*lines, "", f"{record['sentences']:,} sentences of test2016, `benchmarks/capsule_usage.py`."])
 
 
+def analysis_table() -> str:
+    """What a report of the recorded models says: significance, adequacy and routing."""
+    record = load(ROOT / "results/multi30k/analysis.json")
+    if record is None:
+        return "not run"
+    names = {recipe: system.name for table in SYSTEMS for recipe, system in table.items()}
+    tests = record["comparison"]["systems"]
+    lines = [
+        "| system | BLEU | randomisation p | sign test p | CDR | under-translated | over-translated |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for system in record["systems"]:
+        test, adequacy = tests.get(system["name"]), system["adequacy"]
+        cells = [names[system["name"]], f"{system['scores']['bleu']:.1f}"]
+        cells += [p_value(test["bleu"]["randomization_p"]), p_value(test["sign_test"]["p"])] if test else ["-", "-"]
+        cells.append(f"{adequacy['cdr']:.3f}")
+        cells += [f"{100 * adequacy[f'{kind}_translated_share']:.1f} %" for kind in ("under", "over")]
+        lines.append("| " + " | ".join(cells) + " |")
+    lines += ["", "| system | routing of | by iteration | |", "|---|---|---|---|"]
+    for system in record["systems"]:
+        for part, found in system["routing"].items():
+            lines.append("| " + " | ".join([names[system["name"]], *routing_cells(part, found)]) + " |")
+    decoding, tested = record["decoding"], record["test_set"]
+    signature = record["systems"][0]["scores"]["signatures"]["bleu"]
+    conditions = (
+        f"{tested['source']}, {tested['sentences']:,} sentences, beam {decoding['num_beams']}, tests against "
+        f"{names[record['comparison']['baseline']]}; `{signature}`; `results/multi30k/analysis.json`."
+    )
+    return "\n".join([*lines, "", conditions])
+
+
+def p_value(p: float) -> str:
+    """A p value with three digits."""
+    return f"{p:.3f}" if p >= 0.001 else "< 0.001"
+
+
+def routing_cells(part: str, found: dict) -> list[str]:
+    """What is routed, and two figures of it."""
+    if part == "guided":
+        (first, *_), *_, (last, *_) = found["by_progress"]
+        overlaps = [found.get(f"{group}_overlap") for group in ("past", "future")]
+        shown = " and ".join("-" if overlap is None else f"{overlap:.2f}" for overlap in overlaps)
+        return ["source words to PAST", f"{first:.2f} at the start, {last:.2f} at the end", f"rOL {shown}"]
+    rows = found["iterations"]
+    if part == "memory":
+        used = " ".join(f"{row['capsules_in_use']:.2f}" for row in rows)
+        entropy = " ".join(f"{row['assignment_entropy']:.2f}" for row in rows)
+        return ["source words to the memory", f"entropy {entropy}", f"capsules in use {used}"]
+    entropy, diversity = (" ".join(f"{row[key]:.2f}" for row in rows) for key in ("entropy", "diversity"))
+    return [
+        f"layers of the {part}",
+        f"entropy {entropy} (log N = {found['uniform_entropy']:.2f})",
+        f"diversity {diversity}",
+    ]
+
+
 def timed(times: dict) -> str:
     """Median milliseconds, and the ratio to the Transformer."""
     return f"{times['median_ms']:.3g} ({times['ratio']:.2f}x)"
@@ -347,6 +404,7 @@ def main() -> int:
         ("docs/paper_index.md", "memory", memory_table()),
         ("docs/paper_index.md", "linear_time", linear_time_table()),
         ("docs/paper_index.md", "capsule_usage", capsule_usage_table()),
+        ("docs/analysis.md", "analysis", analysis_table()),
     ):
         path = ROOT / file
         before = path.read_text(encoding="utf-8")

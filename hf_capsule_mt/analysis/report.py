@@ -5,9 +5,9 @@ One page on what checkpoints translate and what their routing does, on a test se
     python -m hf_capsule_mt report runs/baseline runs/em_routing runs/gdr --source test.en --reference test.de
 
 The output folder gets index.html, which holds everything and needs no network, the figures as SVG and PNG, every
-number in report.json, the table of systems as Markdown and LaTeX, and the translations. With several checkpoints the
-first is the baseline that the others are tested against. Each checkpoint's part is kept when it is finished: the same
-command after an interruption goes on from there.
+number in report.json (in summary.json without examples and maps), the table of systems as Markdown and LaTeX, and the
+translations. With several checkpoints the first is the baseline that the others are tested against. Each checkpoint's
+part is kept when it is finished: the same command after an interruption goes on from there.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer, PreTr
 from .._version import __version__
 from ..evaluation.adequacy import evaluate_adequacy
 from ..evaluation.buckets import by_source_length
+from ..evaluation.comet import MODEL as COMET_MODEL
+from ..evaluation.comet import comet_score, find_comet
 from ..evaluation.scores import score
 from ..evaluation.significance import compare
 from ..evaluation.translate import translate
@@ -87,13 +89,14 @@ class TestSet:
 
 @dataclass(frozen=True)
 class Options:
-    """How to decode, and what to leave out."""
+    """How to decode, what to leave out, and COMET's command, if it is to be used."""
 
     num_beams: int = 5
     length_penalty: float = 1.0
     max_tokens: int = 4096
     num_examples: int = NUM_EXAMPLES
     efficiency: bool = True
+    comet: str | None = None
     generation: dict[str, Any] = field(default_factory=dict)
 
 
@@ -168,6 +171,10 @@ def report_system(
             target_lang=test_set.target_lang,
         ),
     }
+    if options.comet is not None:
+        with stage(f"{name}: COMET"):
+            system["scores"]["comet"] = comet_score(sources, translations, references, command=options.comet)
+        system["scores"]["signatures"]["comet"] = COMET_MODEL
     with stage(f"{name}: routing") as progress:
         system["routing"] = collect(
             model, tokenizer, sources, references, max_tokens=options.max_tokens, progress=progress
@@ -340,21 +347,21 @@ def systems_table(report: dict[str, Any]) -> Table:
     comparison = report.get("comparison", {"baseline": "", "systems": {}})
     rows = []
     for system in report["systems"]:
-        row = {"name": system["name"], **{key: system["scores"][key] for key in ("bleu", "chrf", "ter")}}
+        row = {"name": system["name"], **system["scores"]}
         row["cdr"] = system.get("adequacy", {}).get("cdr")
         row["parameters"] = system["parameters"] / 1e6
         row["marks"] = significance_marks(comparison["systems"].get(system["name"], {}))
         rows.append(row)
-    columns = [*SCORE_COLUMNS, ("cdr", "CDR", 3), ("parameters", "parameters (M)", 2)]
-    if all(row["cdr"] is None for row in rows):
-        columns = [column for column in columns if column[0] != "cdr"]
+    optional = [("comet", "COMET", 3), ("cdr", "CDR", 3)]
+    shown = [column for column in optional if any(row.get(column[0]) is not None for row in rows)]
+    columns = [*SCORE_COLUMNS, *shown, ("parameters", "parameters (M)", 2)]
     tested, decoding = report["test_set"], report["decoding"]
     title = (
         f"{tested['source']}, {tested['sentences']:,} sentences, beam {decoding['num_beams']}, length penalty "
         f"{decoding['length_penalty']:g}"
     )
     signatures = report["systems"][0]["scores"]["signatures"]
-    named = {label: signatures[key] for key, label, _ in SCORE_COLUMNS if key in signatures}
+    named = {label: signatures[key] for key, label, _ in columns if key in signatures}
     caption = comparison_caption(title, baseline=comparison["baseline"], signatures=named)
     return comparison_table(rows, columns, caption=caption)
 
@@ -388,8 +395,21 @@ def write_report(report: dict[str, Any], output: str | Path) -> Path:
     write_whole(output / "table.md", report["table"]["markdown"])
     write_whole(output / "table.tex", report["table"]["latex"])
     write_whole(output / "report.json", json.dumps(report, ensure_ascii=False, indent=1))
+    write_whole(output / "summary.json", json.dumps(summary(report), ensure_ascii=False, indent=1) + "\n")
     write_whole(output / "index.html", render(report, drawn))
     return output / "index.html"
+
+
+def summary(report: dict[str, Any]) -> dict[str, Any]:
+    """The report without examples, maps, figures and tables: small enough to be kept with a project's results."""
+    dropped = ("examples", "figures", "table", "translations", "mean", "order")
+
+    def without(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: without(inner) for key, inner in value.items() if key not in dropped}
+        return [without(inner) for inner in value] if isinstance(value, list) else value
+
+    return without(report)
 
 
 def write_whole(path: Path, text: str) -> None:
@@ -451,6 +471,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--examples", type=int, default=NUM_EXAMPLES, help=f"sentences to step through ({NUM_EXAMPLES})"
     )
+    parser.add_argument("--comet", metavar="COMMAND", help="path of COMET's comet-score, to have its scores too")
     parser.add_argument("--no_speed", action="store_true", help="leave operations and speed out")
     parser.add_argument(
         "--runs",
@@ -487,6 +508,8 @@ def main(argv: Sequence[str]) -> int:
             arguments.target_lang,
             arguments.max_sentences,
         )
+        if arguments.comet is not None:
+            find_comet(arguments.comet)
         records = [json.loads(path.read_text(encoding="utf-8")) for path in arguments.runs]
         options = Options(
             num_beams=arguments.num_beams,
@@ -494,6 +517,7 @@ def main(argv: Sequence[str]) -> int:
             max_tokens=arguments.max_tokens,
             num_examples=arguments.examples,
             efficiency=not arguments.no_speed,
+            comet=arguments.comet,
         )
         report = make_report(checkpoints, test_set, arguments.output, options, records, _bar)
         page = write_report(report, arguments.output)

@@ -20,7 +20,9 @@ import jinja2
 from .tables import mark_of
 
 PAGE = Path(__file__).parent / "page"
-METRICS = {"bleu": "BLEU", "chrf": "chrF", "ter": "TER"}
+METRICS = {"bleu": "BLEU", "chrf": "chrF", "ter": "TER", "comet": "COMET"}
+# digits behind the decimal point; one unless given
+SCORE_DIGITS = {"comet": 3}
 # of metrics of which less is better
 FALLING = ("ter",)
 NOTHING = "\N{EN DASH}"
@@ -91,7 +93,7 @@ def render(report: Mapping[str, Any], figures: Mapping[str, str]) -> str:
         data=_json(data),
         has_examples=bool(data["sentences"]),
         facts=_facts(report),
-        metrics=METRICS,
+        metrics={metric: METRICS[metric] for metric in _metrics(report)},
         falling=FALLING,
         scores=_score_rows(report),
         comparison=report.get("comparison"),
@@ -198,22 +200,27 @@ def _facts(report: Mapping[str, Any]) -> list[str]:
     return facts
 
 
+def _metrics(report: Mapping[str, Any]) -> list[str]:
+    """The metrics that every system has."""
+    return [metric for metric in METRICS if all(metric in system["scores"] for system in report["systems"])]
+
+
 def _score_rows(report: Mapping[str, Any]) -> list[dict[str, Any]]:
     """A row for each system: for each metric the score, its difference to the baseline and the mark of this."""
     compared = (report.get("comparison") or {}).get("systems", {})
     best = {}
-    for metric in METRICS:
+    for metric in _metrics(report):
         values = [system["scores"][metric] for system in report["systems"]]
         best[metric] = min(values) if metric in FALLING else max(values)
     rows = []
     for system in report["systems"]:
         tests = compared.get(system["name"], {})
         cells = []
-        for metric in METRICS:
+        for metric in _metrics(report):
             value, test = system["scores"][metric], tests.get(metric)
             cells.append(
                 {
-                    "value": f"{value:.1f}",
+                    "value": f"{value:.{SCORE_DIGITS.get(metric, 1)}f}",
                     "best": len(report["systems"]) > 1 and value == best[metric],
                     "difference": f"{test['difference']:+.1f}".replace("-", "\N{MINUS SIGN}") if test else None,
                     "mark": mark_of(test["randomization_p"]) if test else "",

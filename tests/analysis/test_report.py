@@ -80,6 +80,13 @@ def test_only_the_parts_that_fit_the_model(checkpoints, files, tmp_path, name, c
         assert translations == TARGETS and system["scores"]["bleu"] == pytest.approx(100)
     files_there = {str(path.relative_to(tmp_path / "report")) for path in (tmp_path / "report").rglob("*.*")}
     assert {"index.html", "report.json", "table.md", "table.tex"} <= files_there
+    kept = json.loads((tmp_path / "report" / "summary.json").read_text(encoding="utf-8"))
+    assert kept["systems"][0]["scores"] == again and set(kept["systems"][0]["routing"]) == PARTS[name]
+    assert "examples" not in kept["systems"][0] and "figures" not in kept
+    for stack in PARTS[name] & {"encoder", "decoder"}:
+        assert [set(row) for row in kept["systems"][0]["routing"][stack]["iterations"]] == [
+            {"entropy", "diversity"}
+        ] * 3
     for figure in report["figures"]:
         assert {figure["file"], figure["file"].replace(".svg", ".png")} <= files_there
     assert re.search(rf"^\| {name} +\|", capsys.readouterr().out, re.M)
@@ -98,6 +105,18 @@ def test_several_systems_are_compared_with_the_first(checkpoints, files, tmp_pat
     assert tests["bleu"]["system"] == pytest.approx(report["systems"][1]["scores"]["bleu"])
     assert all("efficiency" not in system for system in report["systems"])
     assert "EM routing" in (tmp_path / "report" / "table.tex").read_text(encoding="utf-8")
+
+
+def test_comet_is_asked_only_when_it_is_named(checkpoints, files, tmp_path, monkeypatch, capsys):
+    assert command([checkpoints["rnmt"]], files, tmp_path / "report", "--comet", tmp_path / "comet-score") == 2
+    assert "install COMET into an environment of its own" in capsys.readouterr().err
+    monkeypatch.setattr(module, "comet_score", lambda *texts, command: 0.8125)
+    monkeypatch.setattr(module, "find_comet", lambda command: command)
+    assert command([checkpoints["rnmt"]], files, tmp_path / "report", "--comet", "comet-score", "--no_speed") == 0
+    report = json.loads((tmp_path / "report" / "report.json").read_text(encoding="utf-8"))
+    assert report["systems"][0]["scores"]["comet"] == 0.8125
+    assert "0.812" in report["table"]["markdown"] and "wmt22-comet-da" in report["table"]["markdown"]
+    assert "COMET" in (tmp_path / "report" / "index.html").read_text(encoding="utf-8")
 
 
 def test_an_interrupted_report_goes_on(checkpoints, files, tmp_path, monkeypatch):
