@@ -18,7 +18,7 @@ COMMANDS = {
     "convert": "hf_capsule_mt.hub.conversion",
     "distill": "hf_capsule_mt.training.distillation",
     "publish": "hf_capsule_mt.hub.publishing",
-    "report": "hf_capsule_mt.analysis.report",
+    "report": "hf_capsule_mt.analysis.report_command",
 }
 
 

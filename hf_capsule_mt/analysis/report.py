@@ -1,22 +1,10 @@
-"""
-One page on what checkpoints translate and what their routing does, on a test set.
-
-    python -m hf_capsule_mt report runs/grammar --source test.en --reference test.de
-    python -m hf_capsule_mt report runs/baseline runs/em_routing runs/gdr --source test.en --reference test.de
-
-The output folder gets index.html, which holds everything and needs no network, the figures as SVG and PNG, every
-number in report.json (in summary.json without examples and maps), the table of systems as Markdown and LaTeX, and the
-translations. With several checkpoints the first is the baseline that the others are tested against. Each checkpoint's
-part is kept when it is finished: the same command after an interruption goes on from there.
-"""
+"""What `python -m hf_capsule_mt report` computes and writes, as functions; the command is in `report_command`."""
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import json
 import os
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -25,16 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from huggingface_hub.errors import StrictDataclassError
-from safetensors import SafetensorError
-from tqdm.auto import tqdm
-from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from .._version import __version__
 from ..evaluation.adequacy import evaluate_adequacy
 from ..evaluation.buckets import by_source_length
 from ..evaluation.comet import MODEL as COMET_MODEL
-from ..evaluation.comet import comet_score, find_comet
+from ..evaluation.comet import comet_score
 from ..evaluation.scores import score
 from ..evaluation.significance import compare
 from ..evaluation.translate import translate
@@ -45,7 +30,6 @@ from .report_page import render
 from .routing_statistics import collect
 from .tables import SCORE_COLUMNS, Table, comparison_caption, comparison_table, significance_marks
 
-PROGRAM = "hf_capsule_mt report"
 NUM_EXAMPLES = 6
 # of a description of a system: what its config says about it, if it differs from nothing
 DESCRIBED = (
@@ -67,7 +51,10 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class TestSet:
-    """Sentences and their references, with the names of their files and the codes of their languages."""
+    """Sentences and their references, with the names of their files and the codes of their languages.
+
+    alignments: gold pairs of positions (source, reference) of each sentence, in words between spaces; or None.
+    """
 
     sources: list[str]
     references: list[str]
@@ -75,6 +62,7 @@ class TestSet:
     reference: str
     source_lang: str = ""
     target_lang: str = ""
+    alignments: list[set[tuple[int, int]]] | None = None
 
     def describe(self) -> dict[str, Any]:
         """Everything but the text."""
@@ -106,11 +94,15 @@ def load_test_set(
     source_lang: str | None = None,
     target_lang: str | None = None,
     max_sentences: int | None = None,
+    alignment: str | Path | None = None,
 ) -> TestSet:
     """Reads two files with one sentence a line; the languages are the ends of their names if not given.
 
+    Args:
+        alignment: a file of gold word alignments, "0-0 1-2 ..." a line (source-reference, words between spaces).
+
     Raises:
-        ValueError: if the files do not have the same number of lines, or none.
+        ValueError: if the files do not have the same number of lines, or none, or an alignment does not fit.
         OSError: if a file cannot be read.
     """
     paths = [Path(source), Path(reference)]
@@ -124,7 +116,34 @@ def load_test_set(
     sources, references = (side[:max_sentences] for side in sides)
     codes = [path.suffix.lstrip(".") for path in paths]
     codes = [code if code.replace("-", "").isalpha() and len(code) <= 6 else "" for code in codes]
-    return TestSet(sources, references, paths[0].name, paths[1].name, source_lang or codes[0], target_lang or codes[1])
+    return TestSet(
+        sources,
+        references,
+        paths[0].name,
+        paths[1].name,
+        source_lang or codes[0],
+        target_lang or codes[1],
+        None if alignment is None else _read_alignments(Path(alignment), sides)[:max_sentences],
+    )
+
+
+def _read_alignments(path: Path, sides: Sequence[Sequence[str]]) -> list[set[tuple[int, int]]]:
+    lines = path.read_text(encoding="utf-8").splitlines()
+    if len(lines) != len(sides[0]):
+        raise ValueError(f"{path} has {len(lines)} lines, but there are {len(sides[0])} sentences")
+    alignments = []
+    for number, (line, source, reference) in enumerate(zip(lines, *sides, strict=True), 1):
+        try:
+            pairs = {(int(i), int(j)) for i, j in (pair.split("-") for pair in line.split())}
+        except ValueError:
+            raise ValueError(f"line {number} of {path} is no alignment such as '0-0 1-2': {line!r}") from None
+        words = len(source.split()), len(reference.split())
+        if any(not (0 <= i < words[0] and 0 <= j < words[1]) for i, j in pairs):
+            raise ValueError(
+                f"line {number} of {path} aligns words that are not there: {words[0]} source words, {words[1]} others"
+            )
+        alignments.append(pairs)
+    return alignments
 
 
 def report_system(
@@ -267,17 +286,6 @@ def _silent(title: str) -> Iterator[Progress]:
     yield lambda done, total: None
 
 
-@contextmanager
-def _bar(title: str) -> Iterator[Progress]:
-    with tqdm(desc=title, leave=False) as bar:
-
-        def show(done: int, total: int) -> None:
-            bar.total = total
-            bar.update(done - bar.n)
-
-        yield show
-
-
 def make_report(
     checkpoints: dict[str, str],
     test_set: TestSet,
@@ -302,7 +310,7 @@ def make_report(
     stage = stage or _silent
     systems, translations = [], {}
     for name, checkpoint in checkpoints.items():
-        part = Path(output) / "parts" / f"{_file_name(name)}.json"
+        part = Path(output) / "parts" / f"{file_name(name)}.json"
         key = _fingerprint(checkpoint, test_set, options)
         kept = json.loads(part.read_text(encoding="utf-8")) if part.is_file() else {}
         if kept.get("key") != key:
@@ -322,13 +330,7 @@ def make_report(
     }
     if find_spec("systran_align") is not None:
         with stage("word alignments"):
-            adequacy = evaluate_adequacy(
-                test_set.sources,
-                test_set.references,
-                translations,
-                source_lang=test_set.source_lang,
-                target_lang=test_set.target_lang,
-            )
+            adequacy = _adequacy(test_set, translations)
         for system in systems:
             system["adequacy"] = adequacy[system["name"]]
     if len(systems) > 1:
@@ -340,6 +342,17 @@ def make_report(
     report["table"] = {"markdown": table.to_markdown(), "latex": table.to_latex()}
     report["translations"] = translations
     return report
+
+
+def _adequacy(test_set: TestSet, translations: dict[str, list[str]]) -> dict[str, dict[str, Any]]:
+    languages: Any = {"source_lang": test_set.source_lang, "target_lang": test_set.target_lang}
+    gold = test_set.alignments
+    if gold is None:
+        return evaluate_adequacy(test_set.sources, test_set.references, translations, **languages)
+    # gold alignments count the words between spaces
+    sources, references = ([text.split() for text in side] for side in (test_set.sources, test_set.references))
+    words = {name: [text.split() for text in texts] for name, texts in translations.items()}
+    return evaluate_adequacy(sources, references, words, reference_alignments=gold, **languages)
 
 
 def systems_table(report: dict[str, Any]) -> Table:
@@ -383,7 +396,7 @@ def write_report(report: dict[str, Any], output: str | Path) -> Path:
     (output / "figures").mkdir(parents=True, exist_ok=True)
     (output / "translations").mkdir(exist_ok=True)
     for name, texts in report.pop("translations").items():
-        write_whole(output / "translations" / f"{_file_name(name)}.txt", "".join(f"{text}\n" for text in texts))
+        write_whole(output / "translations" / f"{file_name(name)}.txt", "".join(f"{text}\n" for text in texts))
     report["figures"], drawn = [], {}
     for figure in draw_figures(report):
         path = output / "figures" / f"{figure.id}.svg"
@@ -420,7 +433,8 @@ def write_whole(path: Path, text: str) -> None:
     os.replace(partial, path)
 
 
-def _file_name(name: str) -> str:
+def file_name(name: str) -> str:
+    """The name of a system as that of its files."""
     return "".join(letter if letter.isalnum() or letter in "-_." else "_" for letter in name)
 
 
@@ -438,94 +452,3 @@ def _fingerprint(checkpoint: str, test_set: TestSet, options: Options) -> str:
         test_set.references,
     ]
     return hashlib.sha256(json.dumps(parts, ensure_ascii=False).encode()).hexdigest()
-
-
-def _names(checkpoints: Sequence[str], given: Sequence[str] | None) -> dict[str, str]:
-    """Checkpoints by the names that the report calls them: given, or the last parts of their paths."""
-    if given is not None and len(given) != len(checkpoints):
-        raise ValueError(f"--names needs one name for each of the {len(checkpoints)} checkpoints, got {len(given)}")
-    names = list(given or (Path(checkpoint).name or checkpoint for checkpoint in checkpoints))
-    files = [_file_name(name) for name in names]
-    if len(set(files)) < len(files):
-        raise ValueError(f"several checkpoints would be called {', '.join(names)}: tell them apart with --names")
-    return dict(zip(names, checkpoints, strict=True))
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog=f"python -m {PROGRAM}", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("checkpoints", nargs="+", help="directories or names on the Hub; the first is the baseline")
-    parser.add_argument("--source", type=Path, required=True, help="text file with one sentence a line")
-    parser.add_argument("--reference", type=Path, required=True, help="its translation, line by line")
-    parser.add_argument("--output", type=Path, default=Path("report"), help="folder to write (report)")
-    parser.add_argument("--names", nargs="+", help="what to call the checkpoints; the names of their folders")
-    parser.add_argument("--source_lang", help="language code; the end of the file's name if not given")
-    parser.add_argument("--target_lang", help="language code; the end of the file's name if not given")
-    parser.add_argument("--num_beams", type=int, default=5, help="beam size (5)")
-    parser.add_argument(
-        "--length_penalty", type=float, default=1.0, help="exponent of the length; 1 is not neutral (1.0)"
-    )
-    parser.add_argument("--max_sentences", type=int, help="use the first sentences only")
-    parser.add_argument("--max_tokens", type=int, default=4096, help="tokens of a batch, beams included (4096)")
-    parser.add_argument(
-        "--examples", type=int, default=NUM_EXAMPLES, help=f"sentences to step through ({NUM_EXAMPLES})"
-    )
-    parser.add_argument("--comet", metavar="COMMAND", help="path of COMET's comet-score, to have its scores too")
-    parser.add_argument("--no_speed", action="store_true", help="leave operations and speed out")
-    parser.add_argument(
-        "--runs",
-        nargs="+",
-        type=Path,
-        default=[],
-        help="results.json of runs, for BLEU against capsules and iterations",
-    )
-    return parser
-
-
-def main(argv: Sequence[str]) -> int:
-    """The command; returns the exit status."""
-    arguments = _parser().parse_args(argv)
-    try:
-        if find_spec("matplotlib") is None:
-            raise ValueError('the figures need matplotlib: pip install "hf_capsule_mt[plots]"')
-        checkpoints = _names(arguments.checkpoints, arguments.names)
-        for name, checkpoint in checkpoints.items():
-            if not Path(checkpoint).is_dir() and (Path(checkpoint).is_absolute() or checkpoint.startswith(".")):
-                raise ValueError(f"there is no directory {checkpoint} ({name})")
-            AutoConfig.from_pretrained(checkpoint)
-        for name in ("num_beams", "max_tokens", "examples", "max_sentences"):
-            value = getattr(arguments, name)
-            if value is not None and value < 1:
-                raise ValueError(f"--{name} must be at least 1, got {value}")
-        foreign = arguments.output.is_dir() and any(arguments.output.iterdir())
-        if foreign and not (arguments.output / "parts").is_dir():
-            raise ValueError(f"{arguments.output} is not empty and holds no report; name another folder")
-        test_set = load_test_set(
-            arguments.source,
-            arguments.reference,
-            arguments.source_lang,
-            arguments.target_lang,
-            arguments.max_sentences,
-        )
-        if arguments.comet is not None:
-            find_comet(arguments.comet)
-        records = [json.loads(path.read_text(encoding="utf-8")) for path in arguments.runs]
-        options = Options(
-            num_beams=arguments.num_beams,
-            length_penalty=arguments.length_penalty,
-            max_tokens=arguments.max_tokens,
-            num_examples=arguments.examples,
-            efficiency=not arguments.no_speed,
-            comet=arguments.comet,
-        )
-        report = make_report(checkpoints, test_set, arguments.output, options, records, _bar)
-        page = write_report(report, arguments.output)
-    except (ValueError, OSError, ImportError, StrictDataclassError, SafetensorError) as error:
-        print(f"{PROGRAM}: error: {error}", file=sys.stderr)
-        return 2
-    if find_spec("systran_align") is None:
-        print(f'{PROGRAM}: no adequacy: pip install "hf_capsule_mt[align]"', file=sys.stderr)
-    print(report["table"]["markdown"])
-    print(f"written: {page}")
-    return 0

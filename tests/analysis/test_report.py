@@ -8,6 +8,7 @@ from transformers import AutoModelForSeq2SeqLM
 
 from hf_capsule_mt.__main__ import main
 from hf_capsule_mt.analysis import report as module
+from hf_capsule_mt.analysis import report_command
 from hf_capsule_mt.analysis.report import (
     Options,
     choose_examples,
@@ -111,12 +112,30 @@ def test_comet_is_asked_only_when_it_is_named(checkpoints, files, tmp_path, monk
     assert command([checkpoints["rnmt"]], files, tmp_path / "report", "--comet", tmp_path / "comet-score") == 2
     assert "install COMET into an environment of its own" in capsys.readouterr().err
     monkeypatch.setattr(module, "comet_score", lambda *texts, command: 0.8125)
-    monkeypatch.setattr(module, "find_comet", lambda command: command)
+    monkeypatch.setattr(report_command, "find_comet", lambda command: command)
     assert command([checkpoints["rnmt"]], files, tmp_path / "report", "--comet", "comet-score", "--no_speed") == 0
     report = json.loads((tmp_path / "report" / "report.json").read_text(encoding="utf-8"))
     assert report["systems"][0]["scores"]["comet"] == 0.8125
     assert "0.812" in report["table"]["markdown"] and "wmt22-comet-da" in report["table"]["markdown"]
     assert "COMET" in (tmp_path / "report" / "index.html").read_text(encoding="utf-8")
+
+
+def test_gold_alignments_take_the_aligners_place(checkpoints, files, tmp_path, capsys):
+    gold = tmp_path / "gold.align"
+    # only the first word of every reference is said to be covered
+    gold.write_text("0-0\n" * len(SOURCES), encoding="utf-8")
+    more = ["--alignment", gold, "--no_speed", "--examples", 1]
+    assert command([checkpoints["plain"]], files, tmp_path / "report", *more) == 0
+    report = json.loads((tmp_path / "report" / "report.json").read_text(encoding="utf-8"))
+    assert report["systems"][0]["adequacy"]["covered_by_reference"] == len(SOURCES)
+    for text, message in (
+        ("0-0\n", "has 1 lines, but there are 6 sentences"),
+        ("0:0\n" * 6, "is no alignment"),
+        ("9-0\n" * 6, "4 source words"),
+    ):
+        gold.write_text(text, encoding="utf-8")
+        assert command([checkpoints["plain"]], files, tmp_path / "other", *more) == 2
+        assert message in capsys.readouterr().err
 
 
 def test_an_interrupted_report_goes_on(checkpoints, files, tmp_path, monkeypatch):

@@ -1,0 +1,137 @@
+"""
+One page on what checkpoints translate and what their routing does, on a test set.
+
+    python -m hf_capsule_mt report runs/grammar --source test.en --reference test.de
+    python -m hf_capsule_mt report runs/baseline runs/em_routing runs/gdr --source test.en --reference test.de
+
+The output folder gets index.html, which holds everything and needs no network, the figures as SVG and PNG, every
+number in report.json (in summary.json without examples and maps), the table of systems as Markdown and LaTeX, and the
+translations. With several checkpoints the first is the baseline that the others are tested against. Each checkpoint's
+part is kept when it is finished: the same command after an interruption goes on from there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+
+from huggingface_hub.errors import StrictDataclassError
+from safetensors import SafetensorError
+from tqdm.auto import tqdm
+from transformers import AutoConfig
+
+from ..evaluation.comet import find_comet
+from .report import NUM_EXAMPLES, Options, Progress, file_name, load_test_set, make_report, write_report
+
+PROGRAM = "hf_capsule_mt report"
+
+
+@contextmanager
+def _bar(title: str) -> Iterator[Progress]:
+    with tqdm(desc=title, leave=False) as bar:
+
+        def show(done: int, total: int) -> None:
+            bar.total = total
+            bar.update(done - bar.n)
+
+        yield show
+
+
+def _names(checkpoints: Sequence[str], given: Sequence[str] | None) -> dict[str, str]:
+    """Checkpoints by the names that the report calls them: given, or the last parts of their paths."""
+    if given is not None and len(given) != len(checkpoints):
+        raise ValueError(f"--names needs one name for each of the {len(checkpoints)} checkpoints, got {len(given)}")
+    names = list(given or (Path(checkpoint).name or checkpoint for checkpoint in checkpoints))
+    files = [file_name(name) for name in names]
+    if len(set(files)) < len(files):
+        raise ValueError(f"several checkpoints would be called {', '.join(names)}: tell them apart with --names")
+    return dict(zip(names, checkpoints, strict=True))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog=f"python -m {PROGRAM}", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("checkpoints", nargs="+", help="directories or names on the Hub; the first is the baseline")
+    parser.add_argument("--source", type=Path, required=True, help="text file with one sentence a line")
+    parser.add_argument("--reference", type=Path, required=True, help="its translation, line by line")
+    parser.add_argument("--output", type=Path, default=Path("report"), help="folder to write (report)")
+    parser.add_argument("--names", nargs="+", help="what to call the checkpoints; the names of their folders")
+    parser.add_argument("--source_lang", help="language code; the end of the file's name if not given")
+    parser.add_argument("--target_lang", help="language code; the end of the file's name if not given")
+    parser.add_argument("--num_beams", type=int, default=5, help="beam size (5)")
+    parser.add_argument(
+        "--length_penalty", type=float, default=1.0, help="exponent of the length; 1 is not neutral (1.0)"
+    )
+    parser.add_argument("--max_sentences", type=int, help="use the first sentences only")
+    parser.add_argument("--max_tokens", type=int, default=4096, help="tokens of a batch, beams included (4096)")
+    parser.add_argument(
+        "--examples", type=int, default=NUM_EXAMPLES, help=f"sentences to step through ({NUM_EXAMPLES})"
+    )
+    parser.add_argument(
+        "--alignment", type=Path, help="gold word alignments of source and reference, '0-0 1-2 ...' a line"
+    )
+    parser.add_argument("--comet", metavar="COMMAND", help="path of COMET's comet-score, to have its scores too")
+    parser.add_argument("--no_speed", action="store_true", help="leave operations and speed out")
+    parser.add_argument(
+        "--runs",
+        nargs="+",
+        type=Path,
+        default=[],
+        help="results.json of runs, for BLEU against capsules and iterations",
+    )
+    return parser
+
+
+def main(argv: Sequence[str]) -> int:
+    """The command; returns the exit status."""
+    arguments = _parser().parse_args(argv)
+    try:
+        if find_spec("matplotlib") is None:
+            raise ValueError('the figures need matplotlib: pip install "hf_capsule_mt[plots]"')
+        checkpoints = _names(arguments.checkpoints, arguments.names)
+        for name, checkpoint in checkpoints.items():
+            if not Path(checkpoint).is_dir() and (Path(checkpoint).is_absolute() or checkpoint.startswith(".")):
+                raise ValueError(f"there is no directory {checkpoint} ({name})")
+            AutoConfig.from_pretrained(checkpoint)
+        for name in ("num_beams", "max_tokens", "examples", "max_sentences"):
+            value = getattr(arguments, name)
+            if value is not None and value < 1:
+                raise ValueError(f"--{name} must be at least 1, got {value}")
+        foreign = arguments.output.is_dir() and any(arguments.output.iterdir())
+        if foreign and not (arguments.output / "parts").is_dir():
+            raise ValueError(f"{arguments.output} is not empty and holds no report; name another folder")
+        test_set = load_test_set(
+            arguments.source,
+            arguments.reference,
+            arguments.source_lang,
+            arguments.target_lang,
+            arguments.max_sentences,
+            arguments.alignment,
+        )
+        if arguments.comet is not None:
+            find_comet(arguments.comet)
+        records = [json.loads(path.read_text(encoding="utf-8")) for path in arguments.runs]
+        options = Options(
+            num_beams=arguments.num_beams,
+            length_penalty=arguments.length_penalty,
+            max_tokens=arguments.max_tokens,
+            num_examples=arguments.examples,
+            efficiency=not arguments.no_speed,
+            comet=arguments.comet,
+        )
+        report = make_report(checkpoints, test_set, arguments.output, options, records, _bar)
+        page = write_report(report, arguments.output)
+    except (ValueError, OSError, ImportError, StrictDataclassError, SafetensorError) as error:
+        print(f"{PROGRAM}: error: {error}", file=sys.stderr)
+        return 2
+    if find_spec("systran_align") is None:
+        print(f'{PROGRAM}: no adequacy: pip install "hf_capsule_mt[align]"', file=sys.stderr)
+    print(report["table"]["markdown"])
+    print(f"written: {page}")
+    return 0
