@@ -17,6 +17,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedModel, 
 
 import hf_capsule_mt  # noqa: F401  (registers the models)
 from hf_capsule_mt.analysis.routing_statistics import MemoryStatistics
+from hf_capsule_mt.models.configuration_capsule_rnn import CAPSULE_MEMORIES
 
 BATCH = 50
 
@@ -43,7 +44,7 @@ def main() -> None:
     results = {}
     for run in arguments.runs:
         model = AutoModelForSeq2SeqLM.from_pretrained(run, dtype=torch.float32).eval()
-        if getattr(model.config, "source_memory", None) not in ("capsule", "hybrid"):
+        if getattr(model.config, "source_memory", None) not in CAPSULE_MEMORIES:
             parser.error(f"{run} has no capsule memory")
         results[run.name] = usage(model, AutoTokenizer.from_pretrained(run), sentences)
     record = {"source": arguments.source.name, "sentences": len(sentences), "results": results}

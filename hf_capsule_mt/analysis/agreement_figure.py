@@ -19,6 +19,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
+from ..models.capsule_configuration import ROUTING_AGGREGATIONS
+from ..models.configuration_capsule_rnn import CAPSULE_MEMORIES
 from ..models.pipeline_translation import encode_truncated, evaluation_mode, limit_length, max_source_length
 
 if TYPE_CHECKING:
@@ -27,8 +29,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-ROUTING_AGGREGATIONS = ("dynamic_routing", "em_routing")
-CAPSULE_MEMORIES = ("capsule", "hybrid")
 WORD_STARTS = ("▁", "Ġ")
 # The first that are installed are asked in this order for a character that the one before does not have
 FONTS = (
@@ -214,29 +214,43 @@ def _parts(arrays: AgreementArrays) -> list[tuple[float, Callable[[SubFigure], N
 
 def _draw_layers(row: SubFigure, stack: str, agreements: np.ndarray) -> None:
     """A panel for each iteration of one stack: layers x capsules, [R, L, N]."""
-    from matplotlib.colors import LogNorm
-    from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
+    from matplotlib.ticker import MaxNLocator
 
-    iterations, layers, capsules = agreements.shape
+    panels = row.subplots(1, len(agreements), sharey=True, squeeze=False)[0]
+    draw_layer_maps(row, list(panels), agreements)
+    for panel in panels:
+        panel.set_xlabel("capsule, by preferred layer", fontsize=8)
+        panel.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+    row.suptitle(f"{stack}: probability of each capsule for a layer's vote, relative to uniform", fontsize=10)
+
+
+def draw_layer_maps(figure: Figure | SubFigure, panels: list[Axes], agreements: np.ndarray) -> None:
+    """
+    Layers x capsules in a panel for each iteration, relative to the uniform probability 1/N, and their colour bar.
+
+    Args:
+        panels: of the figure, R of them.
+        agreements: [R, L, N]; the capsules are drawn in the order of the layer they prefer in the last iteration.
+    """
+    from matplotlib.colors import LogNorm
+    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
+    _, layers, capsules = agreements.shape
     ratios = np.clip(agreements * capsules, 1 / LARGEST_RATIO, LARGEST_RATIO)
     ratios = ratios[:, :, by_preferred_layer(agreements[-1])]
     norm = LogNorm(1 / LARGEST_RATIO, LARGEST_RATIO)
-    panels = row.subplots(1, iterations, sharey=True, squeeze=False)[0]
     for index, panel in enumerate(panels):
         image = panel.imshow(ratios[index], aspect="auto", cmap="RdBu_r", norm=norm, interpolation="nearest")
         panel.set_title(f"iteration {index + 1}", fontsize=9)
-        panel.set_xlabel("capsule, by preferred layer", fontsize=8)
-        panel.xaxis.set_major_locator(MaxNLocator(5, integer=True))
         panel.set_yticks(range(layers), [f"layer {layer + 1}" for layer in range(layers)])
         panel.tick_params(labelsize=8)
-    bar = row.colorbar(image, ax=list(panels), pad=0.01)
+    bar = figure.colorbar(image, ax=panels, pad=0.01)
     bar.ax.yaxis.set_major_locator(FixedLocator([1 / LARGEST_RATIO, 1, LARGEST_RATIO]))
     bar.ax.yaxis.set_major_formatter(
         FuncFormatter(lambda ratio, _: f"{ratio:.0f}x" if ratio >= 1 else f"1/{1 / ratio:.0f}")
     )
     bar.ax.yaxis.set_minor_locator(NullLocator())
     bar.ax.tick_params(labelsize=8)
-    row.suptitle(f"{stack}: probability of each capsule for a layer's vote, relative to uniform", fontsize=10)
 
 
 def by_preferred_layer(agreements: np.ndarray) -> np.ndarray:

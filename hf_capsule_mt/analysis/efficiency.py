@@ -19,8 +19,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 from transformers import AutoModelForSeq2SeqLM, PreTrainedModel, PreTrainedTokenizerBase
 
-from ..data.batching import TranslationCollator
-from ..models.pipeline_translation import encode_truncated, evaluation_mode, max_source_length
+from ..models.capsule_configuration import CapsuleConfigMixin
+from ..models.pipeline_translation import evaluation_mode
+from .routing_statistics import forced_batch, forced_examples
 
 NUM_SENTENCES = 16
 TRAINING_ROUNDS = 5
@@ -56,8 +57,7 @@ class OperationCount(TorchDispatchMode):
 
 def plain_parent(model: PreTrainedModel) -> PreTrainedModel | None:
     """A plain model of the same sizes with random weights, in evaluation mode; None for recurrent models."""
-    plain = getattr(model.config, "plain", None)
-    config = None if plain is None else plain()
+    config = model.config.plain() if isinstance(model.config, CapsuleConfigMixin) else None
     if config is None:
         return None
     with torch.random.fork_rng(devices=[]):
@@ -97,8 +97,9 @@ def efficiency(
         raise ValueError("the efficiency of a model is measured on sentences, and there are none")
     parent = plain_parent(model)
     models = [model] if parent is None else [model, parent]
-    inputs = [_decoding_inputs(model, tokenizer, *pair) for pair in pairs]
-    batch = _training_batch(model, tokenizer, pairs)
+    examples, _ = forced_examples(model, tokenizer, *(list(side) for side in zip(*pairs, strict=True)))
+    inputs = [(torch.tensor([row["input_ids"]], device=model.device), len(row["labels"])) for row in examples]
+    batch = forced_batch(model, tokenizer, examples)
     total, done = len(inputs) + TRAINING_ROUNDS, 0
     # the first call of a model takes longer
     for measured in models:
@@ -125,27 +126,6 @@ def efficiency(
         result["ratio"] = statistics.median(row[0] / row[1] for row in decoding)
         result["training_ratio"] = statistics.median(row[0] / row[1] for row in training)
     return result
-
-
-def _decoding_inputs(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, source: str, reference: str
-) -> tuple[Tensor, int]:
-    """The encoded source, [1, S], and the number of tokens of the reference."""
-    encoded, _ = encode_truncated(tokenizer, [source], max_source_length(tokenizer, model.config))
-    target, _ = encode_truncated(tokenizer, [reference], max_source_length(tokenizer, model.config))
-    return torch.tensor(encoded["input_ids"], device=model.device), len(target["input_ids"][0])
-
-
-def _training_batch(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, pairs: Sequence[tuple[str, str]]
-) -> dict[str, Tensor]:
-    limit = max_source_length(tokenizer, model.config)
-    sources, targets = ([text for text in side] for side in zip(*pairs, strict=True))
-    encoded, _ = encode_truncated(tokenizer, sources, limit)
-    labels = tokenizer(text_target=targets, truncation=True, max_length=limit)
-    examples = [{"input_ids": s, "labels": t} for s, t in zip(encoded["input_ids"], labels["input_ids"], strict=True)]
-    batch = TranslationCollator(tokenizer.pad_token_id)(examples)
-    return {name: value.to(model.device) for name, value in batch.items()}
 
 
 @torch.no_grad()

@@ -17,11 +17,10 @@ import numpy as np
 
 from .agreement_figure import (
     DPI,
-    LARGEST_RATIO,
     available_fonts,
-    by_preferred_layer,
     check_matplotlib,
     colour_bar,
+    draw_layer_maps,
     label_tokens,
     probability_map,
     save_figure,
@@ -76,29 +75,15 @@ def agreement_heatmaps(statistics: Mapping[str, Any], stack: str = "") -> Figure
         statistics: of one stack: "iterations", R entries whose "mean" is [L][N].
         stack: "encoder" or "decoder", for the title.
     """
-    from matplotlib.colors import LogNorm
-    from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
+    from matplotlib.ticker import MaxNLocator
 
     agreements = np.array([iteration["mean"] for iteration in statistics["iterations"]], dtype=np.float64)
-    iterations, layers, capsules = agreements.shape
+    iterations, layers, _ = agreements.shape
     figure = _figure(iterations * (HEATMAP_MARGIN + LAYER * layers) + 0.5)
     panels = figure.subplots(iterations, 1, sharex=True, squeeze=False)[:, 0]
-    ratios = np.clip(agreements * capsules, 1 / LARGEST_RATIO, LARGEST_RATIO)[:, :, by_preferred_layer(agreements[-1])]
-    norm = LogNorm(1 / LARGEST_RATIO, LARGEST_RATIO)
-    for index, panel in enumerate(panels):
-        image = panel.imshow(ratios[index], aspect="auto", cmap="RdBu_r", norm=norm, interpolation="nearest")
-        panel.set_title(f"iteration {index + 1}", fontsize=9)
-        panel.set_yticks(range(layers), [f"layer {layer + 1}" for layer in range(layers)])
-        panel.tick_params(labelsize=8)
+    draw_layer_maps(figure, list(panels), agreements)
     panels[-1].xaxis.set_major_locator(MaxNLocator(6, integer=True))
     panels[-1].set_xlabel("capsule, by preferred layer", fontsize=8)
-    bar = figure.colorbar(image, ax=list(panels), pad=0.01)
-    bar.ax.yaxis.set_major_locator(FixedLocator([1 / LARGEST_RATIO, 1, LARGEST_RATIO]))
-    bar.ax.yaxis.set_major_formatter(
-        FuncFormatter(lambda ratio, _: f"{ratio:.0f}x" if ratio >= 1 else f"1/{1 / ratio:.0f}")
-    )
-    bar.ax.yaxis.set_minor_locator(NullLocator())
-    bar.ax.tick_params(labelsize=8)
     figure.suptitle(f"{stack} agreement, relative to uniform".strip().capitalize(), fontsize=10)
     return figure
 

@@ -23,12 +23,14 @@ from ..evaluation.comet import comet_score
 from ..evaluation.scores import score
 from ..evaluation.significance import compare
 from ..evaluation.translate import translate
+from ..models.capsule_configuration import ROUTING_AGGREGATIONS
+from ..models.configuration_capsule_rnn import CAPSULE_MEMORIES
 from .efficiency import efficiency
 from .examples import example
 from .plots import draw_figures, save
 from .report_page import render
 from .routing_statistics import collect
-from .tables import SCORE_COLUMNS, Table, comparison_caption, comparison_table, significance_marks
+from .tables import COMET_COLUMN, SCORE_COLUMNS, Table, comparison_caption, comparison_table, significance_marks
 
 NUM_EXAMPLES = 6
 # of a description of a system: what its config says about it, if it differs from nothing
@@ -211,8 +213,8 @@ def report_system(
 
 def describe(config: Any) -> str:
     """What the config says about the system: the fields of `DESCRIBED` that are set."""
-    routes = getattr(config, "aggregation", "none") in ("dynamic_routing", "em_routing")
-    capsules = getattr(config, "source_memory", "") in ("capsule", "hybrid")
+    routes = getattr(config, "aggregation", "none") in ROUTING_AGGREGATIONS
+    capsules = getattr(config, "source_memory", "") in CAPSULE_MEMORIES
     shown = []
     for name in DESCRIBED:
         value = getattr(config, name, None)
@@ -250,7 +252,7 @@ def sweep(records: Sequence[dict[str, Any]], name: str) -> list[dict[str, Any]]:
     defaults = {"num_capsules": lambda arguments: arguments.get("d_model"), "routing_iterations": lambda _: 3}
     for record in records:
         arguments = record["arguments"]
-        if arguments.get("aggregation") not in ("dynamic_routing", "em_routing"):
+        if arguments.get("aggregation") not in ROUTING_AGGREGATIONS:
             continue
         value = arguments.get(name) or defaults[name](arguments)
         rest = {key: arguments[key] for key in sorted(arguments) if key not in (name, *UNIMPORTANT)}
@@ -365,7 +367,7 @@ def systems_table(report: dict[str, Any]) -> Table:
         row["parameters"] = system["parameters"] / 1e6
         row["marks"] = significance_marks(comparison["systems"].get(system["name"], {}))
         rows.append(row)
-    optional = [("comet", "COMET", 3), ("cdr", "CDR", 3)]
+    optional = [COMET_COLUMN, ("cdr", "CDR", 3)]
     shown = [column for column in optional if any(row.get(column[0]) is not None for row in rows)]
     columns = [*SCORE_COLUMNS, *shown, ("parameters", "parameters (M)", 2)]
     tested, decoding = report["test_set"], report["decoding"]

@@ -17,12 +17,11 @@ from typing import Any
 
 import jinja2
 
-from .tables import mark_of
+from .tables import COMET_COLUMN, SCORE_COLUMNS, mark_of
 
 PAGE = Path(__file__).parent / "page"
-METRICS = {"bleu": "BLEU", "chrf": "chrF", "ter": "TER", "comet": "COMET"}
-# digits behind the decimal point; one unless given
-SCORE_DIGITS = {"comet": 3}
+METRICS = {metric: title for metric, title, _ in (*SCORE_COLUMNS, COMET_COLUMN)}
+SCORE_DIGITS = {metric: digits for metric, _, digits in (*SCORE_COLUMNS, COMET_COLUMN)}
 # of metrics of which less is better
 FALLING = ("ter",)
 NOTHING = "\N{EN DASH}"
@@ -220,7 +219,7 @@ def _score_rows(report: Mapping[str, Any]) -> list[dict[str, Any]]:
             value, test = system["scores"][metric], tests.get(metric)
             cells.append(
                 {
-                    "value": f"{value:.{SCORE_DIGITS.get(metric, 1)}f}",
+                    "value": f"{value:.{SCORE_DIGITS[metric]}f}",
                     "best": len(report["systems"]) > 1 and value == best[metric],
                     "difference": f"{test['difference']:+.1f}".replace("-", "\N{MINUS SIGN}") if test else None,
                     "mark": mark_of(test["randomization_p"]) if test else "",

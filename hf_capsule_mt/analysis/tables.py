@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 Column = tuple[str, str, int]
 
 SCORE_COLUMNS: tuple[Column, ...] = (("bleu", "BLEU", 1), ("chrf", "chrF", 1), ("ter", "TER", 1))
+COMET_COLUMN: Column = ("comet", "COMET", 3)
 # the strictest first
 LEVELS = ((0.01, "**"), (0.05, "*"))
 TESTS = {

@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple
 
 from sacrebleu.metrics import BLEU
 
-from .scores import base_language
+from .scores import base_language, refuse_single_strings
 
 Alignment = set[tuple[int, int]]
 Sentence = str | Sequence[str]
@@ -320,9 +320,8 @@ def _check(
                 "reference_alignments count the words of their own tokenisation: pass sources and references as lists"
                 " of these words, not as text"
             )
-    for name, sentences in (("sources", sources), *lists.items()):
-        if isinstance(sentences, str):
-            raise ValueError(f"{name} must be a list of sentences, got a single string; put it in a list")
+    refuse_single_strings({"sources": sources, **lists})
+    for name, sentences in lists.items():
         if len(sentences) != len(sources):
             raise ValueError(f"got {len(sources)} sources, but {len(sentences)} {name}")
     if not sources:

@@ -7,7 +7,7 @@ from typing import Any
 
 from sacrebleu.metrics import BLEU
 
-from .scores import UNSPACED_LANGUAGES, as_prepared, base_language, metrics_of
+from .scores import UNSPACED_LANGUAGES, as_prepared, base_language, metrics_of, refuse_single_strings
 
 DEFAULT_EDGES = (10, 20, 30, 40, 50)
 
@@ -80,9 +80,7 @@ def _length(text: str, language: str) -> int:
 
 def _check(sources: Sequence[str], hypotheses: Sequence[str], references: Sequence[str], edges: Sequence[int]) -> None:
     lists = {"sources": sources, "hypotheses": hypotheses, "references": references}
-    for name, sentences in lists.items():
-        if isinstance(sentences, str):
-            raise ValueError(f"{name} must be a list of sentences, got a single string; put it in a list")
+    refuse_single_strings(lists)
     if len({len(sentences) for sentences in lists.values()}) > 1:
         lengths = ", ".join(f"{len(sentences)} {name}" for name, sentences in lists.items())
         raise ValueError(f"every source needs its hypothesis and its reference, got {lengths}")

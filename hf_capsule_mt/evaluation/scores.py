@@ -1,6 +1,6 @@
 """Scores of translations under a named convention, each with its sacreBLEU signature."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from typing import Any
 
@@ -39,9 +39,7 @@ def score(
     """
     if convention not in CONVENTIONS:
         raise ValueError(f"convention must be one of {', '.join(CONVENTIONS)}, got {convention!r}")
-    for name, sentences in (("hypotheses", hypotheses), ("references", references)):
-        if isinstance(sentences, str):
-            raise ValueError(f"{name} must be a list of sentences, got a single string; put it in a list")
+    refuse_single_strings({"hypotheses": hypotheses, "references": references})
     if len(hypotheses) != len(references):
         raise ValueError(
             f"every hypothesis needs its reference, got {len(hypotheses)} hypotheses and {len(references)} references"
@@ -83,6 +81,13 @@ def prepare_lc_norm_tok(sentences: Sequence[str], lang: str) -> list[str]:
         ) from error
     normalizer, tokenizer = MosesPunctNormalizer(lang=lang), MosesTokenizer(lang=lang)
     return [tokenizer.tokenize(normalizer.normalize(text.lower()), return_str=True) for text in sentences]
+
+
+def refuse_single_strings(lists: Mapping[str, Any]) -> None:
+    """Raises a ValueError, with its name, for a string in the place of a list of sentences."""
+    for name, sentences in lists.items():
+        if isinstance(sentences, str):
+            raise ValueError(f"{name} must be a list of sentences, got a single string; put it in a list")
 
 
 def base_language(code: str) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 from sacrebleu.metrics import BLEU, CHRF, TER
 from sacrebleu.significance import PairedTest, Result
 
-from .scores import as_prepared, base_language, metrics_of
+from .scores import as_prepared, base_language, metrics_of, refuse_single_strings
 
 
 def compare(
@@ -174,9 +174,7 @@ def _prepare(
 ) -> tuple[list[str], list[str], list[str], dict[str, BLEU | CHRF | TER]]:
     """Checked and prepared text, and the scores of the convention."""
     lists = {"baseline": baseline, "system": system, "references": references}
-    for name, sentences in lists.items():
-        if isinstance(sentences, str):
-            raise ValueError(f"{name} must be a list of sentences, got a single string; put it in a list")
+    refuse_single_strings(lists)
     if len({len(sentences) for sentences in lists.values()}) > 1:
         lengths = ", ".join(f"{len(sentences)} in {name}" for name, sentences in lists.items())
         raise ValueError(f"both systems must translate every sentence that has a reference, got {lengths}")

@@ -35,6 +35,11 @@ from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id
 
+from ..analysis.tables import SCORE_COLUMNS
+from ..evaluation.scores import base_language
+from ..models.capsule_configuration import ROUTING_AGGREGATIONS
+from ..models.configuration_capsule_rnn import CAPSULE_MEMORIES
+
 TEMPLATE = "template.md"
 CITATIONS = "citations.yaml"
 # The common ones of https://huggingface.co/docs/hub/repositories-licenses
@@ -57,7 +62,7 @@ _ISO_639_1 = (
     "yo za zh zu"
 )
 LANGUAGES = frozenset(_ISO_639_1.split())
-METRICS = {"bleu": "BLEU", "chrf": "chrF", "ter": "TER"}
+METRICS = {metric: title for metric, title, _ in SCORE_COLUMNS}
 INDEXED_METRICS = ("bleu", "chrf")
 # of results.json, with their singular
 COUNTED = (("processes", "process"), ("threads", "thread"))
@@ -316,7 +321,7 @@ def _is_language(code: Any) -> bool:
 
 def _language(code: Any, key: str) -> str:
     """The ISO code of a language, without region and script: "pt" of "pt-BR"."""
-    language = re.split("[-_]", code.lower())[0] if isinstance(code, str) else code
+    language = base_language(code) if isinstance(code, str) else code
     if not _is_language(language):
         raise ValueError(
             f"arguments.{key} of the results is {code!r}, not an ISO 639 code such as de, which the Hub wants: train "
@@ -403,9 +408,9 @@ def _signatures(scores: Sequence[dict[str, Any]]) -> list[tuple[str, str]]:
 
 def _figure_text(arguments: dict[str, Any]) -> str:
     texts = []
-    if arguments.get("aggregation") in ("dynamic_routing", "em_routing"):
+    if arguments.get("aggregation") in ROUTING_AGGREGATIONS:
         texts.append(FIGURE_TEXTS["layers"])
-    if arguments.get("source_memory") in ("capsule", "hybrid"):
+    if arguments.get("source_memory") in CAPSULE_MEMORIES:
         texts.append(FIGURE_TEXTS["memory"])
     if arguments.get("guided_routing", "none") != "none":
         texts.append(FIGURE_TEXTS["guided"])

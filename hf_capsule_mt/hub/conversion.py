@@ -71,7 +71,7 @@ def convert(source: str | Path, output: str | Path, *, revision: str | None = No
             something in the output directory already.
         OSError: if there is no such checkpoint.
     """
-    output = _empty_folder(output)
+    output = empty_folder(output)
     config = _load_config(source, revision)
     family = _capsule_family(config, source)
     unknown = [name for name in fields if name not in CAPSULE_FIELDS]
@@ -102,7 +102,7 @@ def to_plain(source: str | Path, output: str | Path, *, revision: str | None = N
         ValueError: if the model has parts that no plain model has, or there is something in the output directory.
         OSError: if there is no such checkpoint.
     """
-    output = _empty_folder(output)
+    output = empty_folder(output)
     config = _load_config(source, revision)
     plain = config.plain() if isinstance(config, CapsuleConfigMixin) else None
     if plain is None:
@@ -137,7 +137,8 @@ def _load_config(source: str | Path, revision: str | None) -> PreTrainedConfig:
     return AutoConfig.from_pretrained(source, revision=revision)
 
 
-def _empty_folder(output: str | Path) -> Path:
+def empty_folder(output: str | Path) -> Path:
+    """The path, if a new directory can be written there; a ValueError says what to do otherwise."""
     output = Path(output)
     if output.is_file() or (output.is_dir() and any(output.iterdir())):
         raise ValueError(f"{output} exists already; name a new directory, or remove it first")

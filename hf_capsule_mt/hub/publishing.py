@@ -22,7 +22,6 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, ModelCard
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalTokenNotFoundError
@@ -32,6 +31,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from ..models.pipeline_translation import TranslationPipeline
 from . import clean_process
 from .cards import CardValues, check_card, check_results, load_values, render_card, table_cell
+from .conversion import empty_folder
 from .export import export
 
 PROGRAM = "hf_capsule_mt publish"
@@ -66,8 +66,7 @@ def prepare(run: str | Path, values: CardValues, repo_id: str, output: str | Pat
         raise ValueError(
             f"{run} has no {RESULTS}: it is not the output folder of a finished train.py; start or resume the training"
         )
-    if output.exists() and (not output.is_dir() or any(output.iterdir())):
-        raise ValueError(f"{output} exists already; name a new directory, or remove it first")
+    empty_folder(output)
     results = json.loads((run / RESULTS).read_text(encoding="utf-8"))
     check_results(results)
     model, tokenizer = export(run, output)
@@ -107,7 +106,7 @@ def check(folder: str | Path, sentences: Sequence[str]) -> None:
             f"{', '.join(sorted(foreign))} may run code when loaded and must not be published; remove them"
         )
     seen = run_clean(folder, sentences)
-    for way, translations in seen["pipelines"].items():
+    for way, translations in seen.items():
         for sentence, translation in zip(sentences, translations, strict=True):
             if table_cell(translation) not in card.text:
                 raise ValueError(
@@ -116,7 +115,7 @@ def check(folder: str | Path, sentences: Sequence[str]) -> None:
                 )
 
 
-def run_clean(folder: str | Path, sentences: Sequence[str]) -> dict[str, Any]:
+def run_clean(folder: str | Path, sentences: Sequence[str]) -> dict[str, list[str]]:
     """What a fresh process without this package and without the network makes of the folder; see `clean_process`.
 
     Raises:

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 from transformers import CONFIG_MAPPING, PreTrainedConfig
 
 AGGREGATIONS = ("none", "linear", "dynamic", "dynamic_routing", "em_routing")
+ROUTING_AGGREGATIONS = ("dynamic_routing", "em_routing")
 CAPSULE_INPUTS = ("all_layers", "own_layer")
 LINEAR_INPUTS = ("layers", "votes")
 AGGREGATION_INITS = ("identity", "paper")

@@ -8,6 +8,7 @@ from transformers import PreTrainedConfig
 from .capsule_configuration import CapsuleConfigMixin, check_choice, check_minimum
 
 SOURCE_MEMORIES = ("simple", "capsule", "attention", "hybrid")
+CAPSULE_MEMORIES = ("capsule", "hybrid")
 
 
 @strict

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from hf_capsule_mt.analysis import plots
+from hf_capsule_mt.analysis.agreement_figure import LARGEST_RATIO
 
 
 def panels(figure):
@@ -25,7 +26,7 @@ class TestHeatmaps:
         assert [image.shape for image in drawn] == [(2, 7)] * 3
         np.testing.assert_allclose(drawn[0], 1)
         # the same columns in the same order in every heatmap
-        clipped = np.clip(means * 7, 1 / plots.LARGEST_RATIO, plots.LARGEST_RATIO)
+        clipped = np.clip(means * 7, 1 / LARGEST_RATIO, LARGEST_RATIO)
         columns = {tuple(np.round(column, 9)) for column in clipped.transpose(2, 0, 1).reshape(7, -1)}
         assert {tuple(np.round(column, 9)) for column in np.stack(drawn).transpose(2, 0, 1).reshape(7, -1)} == columns
         share = drawn[-1][1] / drawn[-1].sum(axis=0)
@@ -34,7 +35,7 @@ class TestHeatmaps:
     def test_limits_extreme_ratios(self):
         statistics = {"iterations": [{"mean": [[1.0, *[0.0] * 19]]}]}
         image = panels(plots.agreement_heatmaps(statistics))[0].images[0].get_array()
-        assert (image.max(), image.min()) == (plots.LARGEST_RATIO, 1 / plots.LARGEST_RATIO)
+        assert (image.max(), image.min()) == (LARGEST_RATIO, 1 / LARGEST_RATIO)
 
 
 class TestLines:
