@@ -7,6 +7,8 @@ Commands of this package; training is train.py.
     python -m hf_capsule_mt convert PLAIN OUTPUT --aggregation em_routing   a plain checkpoint becomes a capsule model
     python -m hf_capsule_mt publish RUN USER/NAME --card VALUES.yaml    check a trained model and upload it to the Hub
     python -m hf_capsule_mt report RUN --source F --reference F         one page on its translations and its routing
+    python -m hf_capsule_mt translate RUN [FILE]                        translate a file or standard input
+    python -m hf_capsule_mt score RUN SOURCE TARGET                     log-probabilities of given translations
     python -m hf_capsule_mt COMMAND --help                              every argument
 """
 
@@ -19,6 +21,8 @@ COMMANDS = {
     "distill": "hf_capsule_mt.training.distillation",
     "publish": "hf_capsule_mt.hub.publishing",
     "report": "hf_capsule_mt.analysis.report_command",
+    "score": "hf_capsule_mt.evaluation.score_command",
+    "translate": "hf_capsule_mt.evaluation.translate_command",
 }
 
 

@@ -1,10 +1,13 @@
 """Shared fixtures, and the environment of every test."""
 
 import os
+import tempfile
 
 # one thread per test process: the tensors are tiny, and the suite runs several processes
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+# encoded training text is kept there
+os.environ.setdefault("HF_DATASETS_CACHE", tempfile.mkdtemp(prefix="hf_capsule_mt_tests_"))
 
 import pytest
 import torch

@@ -205,8 +205,10 @@ class TestGeneration:
         translator = pipeline("translation", model=endless, tokenizer=tokenizer, num_beams=num_beams)
         alone = [translate_alone(endless, tokenizer, sentence, num_beams=num_beams) for sentence in SOURCES]
         assert texts_of(translator(SOURCES, batch_size=6)) == alone
-        lengths = [len(record["translation_token_ids"]) for record in translator(SOURCES, return_tensors=True)]
-        assert lengths == [20, MAX_POSITIONS, 20, MAX_POSITIONS, 20, 26]
+        for batch_size in (1, 6):
+            records = translator(SOURCES, return_tensors=True, batch_size=batch_size)
+            lengths = [len(record["translation_token_ids"]) for record in records]
+            assert lengths == [20, MAX_POSITIONS, 20, MAX_POSITIONS, 20, 26]
 
     @pytest.mark.parametrize("early_stopping", [True, False, "never"])
     @pytest.mark.parametrize("endless", [False, True], ids=["ending", "endless"])

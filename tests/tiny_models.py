@@ -122,6 +122,22 @@ def rnn_model(seed: int = 0, **overrides) -> CapsuleRNNForConditionalGeneration:
     return model.eval()
 
 
+class SavedTensors(torch.autograd.graph.saved_tensors_hooks):
+    """Number of elements of every tensor that autograd keeps for the backward pass, by the address of its storage."""
+
+    def __init__(self) -> None:
+        self.sizes: dict[int, int] = {}
+        super().__init__(self.pack, lambda tensor: tensor)
+
+    def __enter__(self) -> "SavedTensors":
+        super().__enter__()
+        return self
+
+    def pack(self, tensor: torch.Tensor) -> torch.Tensor:
+        self.sizes[tensor.untyped_storage().data_ptr()] = tensor.numel()
+        return tensor
+
+
 def gradients(model: torch.nn.Module) -> dict[str, torch.Tensor]:
     """Copies of the gradients that there are, by parameter."""
     return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}

@@ -1,22 +1,41 @@
-"""Translate whole files: sentences sorted by length, batches bounded by their tokens."""
+"""Translate many sentences: sorted by length, in batches bounded by their tokens."""
 
-import logging
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import torch
-from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..models.pipeline_translation import (
-    encode_truncated,
-    generate_translations,
-    generation_value,
-    max_source_length,
-)
+from ..models.capsule_configuration import CapsuleConfigMixin
+from ..models.pipeline_translation import end_token_ids, generate_translations, generation_value
+from .encoding import check_parallel, encode_prompts, encode_sources
+from .forced_scores import ForcedPair, ForcedScores, length_penalty_of, score_tokens
 
-logger = logging.getLogger(__name__)
+Progress = Callable[[int, int], None]
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """
+    One translation of a sentence.
+
+    Attributes:
+        text: without special tokens; a forced prefix is part of it.
+        tokens: ids, the forced prefix and the end of the sentence (if it was reached) included, the start token not.
+        ended: False where a length limit cut the translation off before its end.
+        score: see `forced_scores`; 0 for the blank translation of a blank sentence, which no model is asked about.
+        agreements: see `forced_scores.agreement_summary`, with "source_tokens" [S] and "target_tokens" [T]; None
+            unless asked for.
+    """
+
+    text: str
+    tokens: list[int]
+    ended: bool = True
+    score: float = 0.0
+    agreements: dict[str, Any] | None = None
 
 
 def translate(
@@ -25,7 +44,7 @@ def translate(
     sentences: Sequence[str],
     *,
     max_tokens: int = 4096,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
     **generate_kwargs: Any,
 ) -> list[str]:
     """
@@ -52,17 +71,7 @@ def translate(
         ValueError: `max_tokens` below one, a single string for `sentences`, or more than one translation a sentence.
     """
     batches = translate_batches(model, tokenizer, sentences, max_tokens=max_tokens, **generate_kwargs)
-    translations = [""] * len(sentences)
-    done = sum(not sentence.strip() for sentence in sentences)
-    if progress is not None and done == len(sentences):
-        progress(done, len(sentences))
-    for positions, texts in batches:
-        for position, text in zip(positions, texts, strict=True):
-            translations[position] = text
-        done += len(positions)
-        if progress is not None:
-            progress(done, len(sentences))
-    return translations
+    return in_order(batches, [None if sentence.strip() else "" for sentence in sentences], progress)
 
 
 def translate_batches(
@@ -83,58 +92,177 @@ def translate_batches(
     Raises:
         ValueError: as `translate`; at the call, not at the first batch.
     """
-    if max_tokens < 1:
-        raise ValueError(f"max_tokens must be at least 1, got {max_tokens}")
-    if isinstance(sentences, str):
-        raise ValueError("sentences must be a list of strings, got a single string; put it in a list")
     num_sequences = generation_value(model, generate_kwargs, "num_return_sequences") or 1
     if num_sequences > 1:
         raise ValueError(
             f"translate gives one translation a sentence, got num_return_sequences={num_sequences};"
-            " use the translation pipeline for several"
+            " use translate_nbest for several"
         )
+    check_parallel(sentences, max_tokens)
+    batches = _generated_batches(model, tokenizer, sentences, None, max_tokens, generate_kwargs)
+
+    def texts(pairs: list[ForcedPair]) -> list[str]:
+        tokens = [pair.target for pair in pairs]
+        return tokenizer.batch_decode(tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+
+    return ((rows, texts(pairs)) for rows, pairs in batches)
+
+
+def translate_nbest(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    sentences: Sequence[str],
+    *,
+    prefixes: Sequence[str] | None = None,
+    agreements: bool = False,
+    max_tokens: int = 4096,
+    progress: Progress | None = None,
+    **generate_kwargs: Any,
+) -> list[list[Hypothesis]]:
+    """
+    The best translations of each sentence with their scores, best first, as many as `num_return_sequences` says.
+
+    As `translate` in everything else. The scores are those by which the beam search chose, up to floating-point noise:
+    transformers gives its own only along with the scores of the whole vocabulary at every step, so they are computed
+    by one more pass over the finished translations, the same one that the agreements come from.
+
+    Args:
+        prefixes: what the translation of each sentence begins with, whole words; blank for no constraint. Tokens of a
+            prefix count for the length limit of a sentence, but not for its score.
+        agreements: summarise the routing of each translation.
+
+    Returns:
+        For each sentence its hypotheses; for a blank sentence blank ones.
+
+    Raises:
+        ValueError: as `translate`; as many prefixes as sentences are missing, a prefix is longer than the model can
+            write, or agreements are asked of a model that has none.
+    """
+    check_parallel(sentences, max_tokens, prefixes=prefixes)
+    if agreements and not isinstance(model.config, CapsuleConfigMixin):
+        raise ValueError(f"agreements are those of capsule models, and this is a {type(model).__name__}")
+    batches = _generated_batches(model, tokenizer, sentences, prefixes, max_tokens, generate_kwargs)
+    num_sequences = generation_value(model, generate_kwargs, "num_return_sequences") or 1
+
+    def scored() -> Iterator[tuple[list[int], list[list[Hypothesis]]]]:
+        for rows, pairs in batches:
+            scores: list[Any] = [None] * len(pairs)
+            options = {**generate_kwargs, "max_tokens": max_tokens, "output_agreements": agreements}
+            for indices, results in score_tokens(model, pairs, **options):
+                for index, result in zip(indices, results, strict=True):
+                    scores[index] = result
+            flat = _hypotheses(model, tokenizer, pairs, scores, generate_kwargs)
+            yield rows, [flat[start : start + num_sequences] for start in range(0, len(flat), num_sequences)]
+
+    blank = [Hypothesis("", [])] * num_sequences
+    return in_order(scored(), [None if sentence.strip() else blank for sentence in sentences], progress)
+
+
+def in_order(
+    batches: Iterator[tuple[list[int], list[Result]]], results: list[Result | None], progress: Progress | None
+) -> list[Any]:
+    """
+    Put the results of batches into their places.
+
+    Args:
+        batches: positions, and what belongs there.
+        results: filled in place; not None where no batch has anything.
+        progress: as in `translate`.
+    """
+    done = sum(result is not None for result in results)
+    if progress is not None and done == len(results):
+        progress(done, len(results))
+    for positions, values in batches:
+        for position, value in zip(positions, values, strict=True):
+            results[position] = value
+        done += len(positions)
+        if progress is not None:
+            progress(done, len(results))
+    return results
+
+
+def _hypotheses(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    pairs: list[ForcedPair],
+    scores: list[ForcedScores],
+    generate_kwargs: dict[str, Any],
+) -> list[Hypothesis]:
+    penalty = length_penalty_of(model, generate_kwargs)
+    ends = end_token_ids(model, generate_kwargs)
+    tokens = [pair.prompt[1:] + pair.target for pair in pairs]
+    texts = tokenizer.batch_decode(tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+    hypotheses = []
+    for pair, target, text, forced in zip(pairs, tokens, texts, scores, strict=True):
+        agreements = forced.agreements
+        if agreements is not None:
+            pieces = tokenizer.convert_ids_to_tokens
+            agreements = {"source_tokens": pieces(pair.source), "target_tokens": pieces(target), **agreements}
+        hypotheses.append(Hypothesis(text, target, target[-1] in ends, forced.score(penalty), agreements))
+    return hypotheses
+
+
+def _generated_batches(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    sentences: Sequence[str],
+    prefixes: Sequence[str] | None,
+    max_tokens: int,
+    generate_kwargs: dict[str, Any],
+) -> Iterator[tuple[list[int], list[ForcedPair]]]:
+    """Positions of the sentences of each batch, and what was generated: all translations of one after another."""
     num_beams = generation_value(model, generate_kwargs, "num_beams") or 1
     positions = [position for position, sentence in enumerate(sentences) if sentence.strip()]
-    sources = _encode(model, tokenizer, [sentences[position] for position in positions])
-    return (
-        (
-            [positions[row] for row in batch],
-            _translate_batch(model, tokenizer, [sources[row] for row in batch], generate_kwargs),
-        )
-        for batch in _batches([len(source) for source in sources], max_tokens // num_beams)
-    )
+    sources = encode_sources(model, tokenizer, [sentences[position] for position in positions])
+    given = [prefixes[position] if prefixes else "" for position in positions]
+    prompts = encode_prompts(model, tokenizer, given, generate_kwargs)
+
+    def batches() -> Iterator[tuple[list[int], list[ForcedPair]]]:
+        sizes = [(len(prompt), len(source)) for prompt, source in zip(prompts, sources, strict=True)]
+        for batch in _batches(sizes, max_tokens // num_beams):
+            rows = [(sources[row], prompts[row]) for row in batch]
+            yield [positions[row] for row in batch], _generate(model, tokenizer, rows, generate_kwargs)
+
+    # What is wrong has been found by now: at the call, not at the first batch
+    return batches()
 
 
-def _encode(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, sentences: list[str]) -> list[Tensor]:
-    """Token ids of each sentence, [S], truncated to what the model can read."""
-    if not sentences:
-        return []
-    limit = max_source_length(tokenizer, model.config)
-    encoded, excess = encode_truncated(tokenizer, sentences, limit)
-    num_truncated = sum(tokens > 0 for tokens in excess)
-    if num_truncated:
-        logger.warning(
-            f"{num_truncated} of {len(sentences)} sentences were truncated to {limit} tokens, the most that this model"
-            f" can read; {sum(excess)} tokens were cut, {max(excess)} from the longest sentence"
-        )
-    return [torch.tensor(token_ids) for token_ids in encoded["input_ids"]]
-
-
-def _translate_batch(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, sources: list[Tensor], generate_kwargs: dict[str, Any]
-) -> list[str]:
+def _generate(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    rows: list[tuple[list[int], list[int]]],
+    generate_kwargs: dict[str, Any],
+) -> list[ForcedPair]:
+    """The translations of a batch of sources and prompts."""
+    sources = [torch.tensor(source) for source, _ in rows]
     masks = [torch.ones_like(source) for source in sources]
     input_ids = pad_sequence(sources, batch_first=True, padding_value=tokenizer.pad_token_id or 0).to(model.device)
     attention_mask = pad_sequence(masks, batch_first=True).to(model.device)
-    output_ids = generate_translations(model, input_ids, attention_mask, generate_kwargs)
-    return tokenizer.batch_decode(output_ids[:, 0], skip_special_tokens=True, clean_up_tokenization_spaces=False)
+    prompts = torch.tensor([prompt for _, prompt in rows], device=model.device)
+    if prompts.shape[1] > 1:
+        generate_kwargs = {**generate_kwargs, "decoder_input_ids": prompts}
+    sequences, lengths = generate_translations(model, input_ids, attention_mask, generate_kwargs)
+    pairs = []
+    for (source, prompt), several, ends in zip(rows, sequences.tolist(), lengths.tolist(), strict=True):
+        pairs += [
+            ForcedPair(source, prompt, tokens[len(prompt) : end]) for tokens, end in zip(several, ends, strict=True)
+        ]
+    return pairs
 
 
-def _batches(lengths: list[int], max_tokens: int) -> Iterator[list[int]]:
-    """Indices of sentences of similar length, longest first; each batch padded holds at most `max_tokens` tokens."""
-    order = sorted(range(len(lengths)), key=lambda index: -lengths[index])
+def _batches(sizes: list[tuple[int, int]], max_tokens: int) -> Iterator[list[int]]:
+    """
+    Indices of sentences of similar length, longest first; each batch padded holds at most `max_tokens` tokens.
+
+    Args:
+        sizes: tokens of the prompt, which are the same in a batch as decoders know no padding on the left, and of the
+            source.
+    """
+    order = sorted(range(len(sizes)), key=lambda index: (-sizes[index][0], -sizes[index][1]))
     start = 0
     while start < len(order):
-        size = max(1, max_tokens // lengths[order[start]])
-        yield order[start : start + size]
-        start += size
+        prompt, source = sizes[order[start]]
+        batch = order[start : start + max(1, max_tokens // source)]
+        batch = [index for index in batch if sizes[index][0] == prompt]
+        yield batch
+        start += len(batch)

@@ -1,18 +1,77 @@
-"""Two sums whose intermediate tensors are too large to keep: forward and backward pass by hand, in pieces.
+"""What is computed in pieces, forward and backward: routing, and sums over tensors that are too large to keep.
 
-Nothing of the size of an intermediate tensor outlives a piece. Shapes: M independent rows, T and S positions, H hidden
+Nothing of the size of an intermediate tensor outlives a piece. Every function has a plain way beside the fast one,
+ordinary differentiable PyTorch, which `plain_kernels` selects. Shapes: M independent rows, T and S positions, H hidden
 size, G scores, d width, V vocabulary.
 """
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-# Elements of tanh(...) held at a time: what stays in a CPU core's cache, or keeps a GPU busy.
+logger = logging.getLogger(__name__)
+
+# Elements of tanh(...), or of votes, held at a time: what stays in a CPU core's cache, or keeps a GPU busy.
 SCORE_ELEMENTS_CPU = 2**18
 SCORE_ELEMENTS = 2**24
+VOTE_ELEMENTS_CPU = 2**17
+VOTE_ELEMENTS = 2**24
 # Logits (positions x V) held at a time.
 LOGIT_ELEMENTS = 2**23
+# Votes of one training step from which compiling the routing (about ten seconds, once a process) can pay.
+COMPILED_VOTES = 2**19
+
+_plain = False
+
+
+@contextmanager
+def plain_kernels() -> Iterator[None]:
+    """Everything inside runs as plain differentiable PyTorch operations, without pieces and without a compiler."""
+    global _plain
+    before, _plain = _plain, True
+    try:
+        yield
+    finally:
+        _plain = before
+
+
+def is_plain() -> bool:
+    """Whether the plain way is asked for, or torch.compile is tracing, which fuses and cuts by itself."""
+    return _plain or torch.compiler.is_compiling()
+
+
+def in_pieces(
+    core: Callable[..., Tensor], by_row: Sequence[Tensor], shared: Sequence[Tensor] = (), options: tuple = ()
+) -> Tensor:
+    """``core(*by_row, *shared, *options)`` over a few rows at a time; backward computes each piece again.
+
+    Only the inputs are kept for the backward pass, however many tensors `core` makes on its way. In training steps
+    that are large enough, `core` is compiled; pieces all have one shape, so that it is compiled once, whatever the
+    shapes of the batches.
+
+    Args:
+        core: a module's function that treats every row alike.
+        by_row: at least one tensor [M, ...]; the first sets the size of a piece.
+        shared: tensors that are the same for every row, or broadcast over rows.
+        options: anything else, without gradient.
+
+    Returns:
+        [M, ...].
+    """
+    inputs = (*by_row, *shared)
+    first = by_row[0]
+    bound = VOTE_ELEMENTS_CPU if first.device.type == "cpu" else VOTE_ELEMENTS
+    size = max(1, bound // max(1, first[:1].numel()))
+    if is_plain() or first.shape[0] <= size:
+        return core(*inputs, *options)
+    training = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs)
+    compiled = training and first.numel() >= COMPILED_VOTES
+    run = _compiled(core) if compiled else core
+    return _Pieces.apply(run, options, size, compiled, len(by_row), *inputs)
 
 
 def additive_scores(queries: Tensor, keys: Tensor, weight: Tensor) -> Tensor:
@@ -28,6 +87,8 @@ def additive_scores(queries: Tensor, keys: Tensor, weight: Tensor) -> Tensor:
     Returns:
         [..., T, S, G].
     """
+    if _plain:
+        return (queries.unsqueeze(-2) + keys.unsqueeze(-3)).tanh() @ weight.mT
     rows = [tensor.reshape(-1, *tensor.shape[-2:]) for tensor in (queries, keys)]
     scores = _AdditiveScores.apply(*rows, weight)
     return scores.reshape(*queries.shape[:-2], *scores.shape[1:])
@@ -47,9 +108,64 @@ def weighted_log_normaliser(contents: Tensor, embedding: Tensor, weights: Tensor
     Returns:
         Scalar in the dtype of the weights.
     """
-    wanted = torch.is_grad_enabled() and (contents.requires_grad or embedding.requires_grad)
     dtype = torch.float32 if contents.dtype == torch.float16 else contents.dtype
-    return _WeightedLogNormaliser.apply(contents.to(dtype), embedding.to(dtype), weights, wanted)
+    contents, embedding = contents.to(dtype), embedding.to(dtype)
+    with torch.autocast(contents.device.type, enabled=False):
+        if _plain:
+            return (weights * (contents @ embedding.mT).to(weights.dtype).logsumexp(dim=-1)).sum()
+        return _VocabularyLoss.apply(contents, embedding, None, weights, None, 0.0, _wanted(contents, embedding))[0]
+
+
+def linear_cross_entropy(
+    states: Tensor, embedding: Tensor, bias: Tensor | None, labels: Tensor, label_smoothing: float = 0.0
+) -> tuple[Tensor, Tensor]:
+    """Output projection and label-smoothed cross-entropy in one; of the size of the logits there are the logits alone.
+
+    Gradients are computed beside the loss, as in `weighted_log_normaliser`. The logits can be differentiated too; that
+    costs only where it is done.
+
+    Args:
+        states: [M, d].
+        embedding: E, [V, d].
+        bias: of the logits, [V], without gradient, or None.
+        labels: [M]; -100 is ignored.
+        label_smoothing: share of the uniform distribution in the target, in [0, 1).
+
+    Returns:
+        The loss, summed over rows, in float32 (float64 for float64 states), and the logits, [M, V].
+    """
+    device = states.device.type
+    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else states.dtype
+    # in float16, gradients have to be scaled before they are rounded
+    if is_plain() or dtype == torch.float16:
+        logits = torch.nn.functional.linear(states, embedding)
+        logits = logits if bias is None else logits + bias
+        return cross_entropy(logits, labels, label_smoothing), logits
+    states, embedding = states.to(dtype), embedding.to(dtype)
+    weights = (labels != -100).to(torch.float64 if states.dtype == torch.float64 else torch.float32)
+    with torch.autocast(device, enabled=False):
+        loss, logits = _VocabularyLoss.apply(
+            states, embedding, bias, weights, labels, 1 - label_smoothing, _wanted(states, embedding)
+        )
+        if label_smoothing > 0:
+            # the mean logit of each row, summed over rows, without going through the logits
+            uniform = (weights @ states.to(weights.dtype)) @ embedding.mean(dim=0, dtype=weights.dtype)
+            if bias is not None:
+                uniform = uniform + weights.sum() * bias.mean(dtype=weights.dtype)
+            loss = loss - label_smoothing * uniform
+    return loss, logits
+
+
+def cross_entropy(logits: Tensor, labels: Tensor, label_smoothing: float = 0.0) -> Tensor:
+    """Label-smoothed cross-entropy of logits [..., V], summed over the labels [...] that are not -100."""
+    wide = logits if logits.dtype == torch.float64 else logits.float()
+    return torch.nn.functional.cross_entropy(
+        wide.flatten(0, -2), labels.flatten(), reduction="sum", label_smoothing=label_smoothing
+    )
+
+
+def _wanted(*inputs: Tensor) -> bool:
+    return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs)
 
 
 class _AdditiveScores(torch.autograd.Function):
@@ -98,35 +214,75 @@ def _pieces(queries: Tensor, keys: Tensor) -> list[tuple[slice, slice]]:
     ]
 
 
-class _WeightedLogNormaliser(torch.autograd.Function):
+class _VocabularyLoss(torch.autograd.Function):
+    """``sum_m w_m (log sum_v exp z_mv - label_weight * z_m,y_m)`` with the logits z = c E^T + b, and these.
+
+    Without labels, neither their part nor the logits.
+    """
+
     @staticmethod
-    def forward(ctx, contents: Tensor, embedding: Tensor, weights: Tensor, with_gradients: bool) -> Tensor:
+    def forward(
+        ctx,
+        contents: Tensor,
+        embedding: Tensor,
+        bias: Tensor | None,
+        weights: Tensor,
+        labels: Tensor | None,
+        label_weight: float,
+        with_gradients: bool,
+    ) -> tuple[Tensor, Tensor | None]:
+        ctx.set_materialize_grads(False)
+        with_contents, with_embedding = (with_gradients and wanted for wanted in ctx.needs_input_grad[:2])
+        grad_contents = torch.empty_like(contents, dtype=weights.dtype) if with_contents else None
+        grad_embedding = torch.zeros_like(embedding, dtype=weights.dtype) if with_embedding else None
+        logits = None if labels is None else contents.new_empty(len(contents), len(embedding))
         total = weights.new_zeros(())
-        rows = None if with_gradients else 0
-        grad_contents = torch.empty_like(contents[:rows], dtype=weights.dtype)
-        grad_embedding = torch.zeros_like(embedding[:rows], dtype=weights.dtype)
-        size = max(1, LOGIT_ELEMENTS // embedding.shape[0])
-        with torch.autocast(contents.device.type, enabled=False):
-            for start in range(0, len(contents), size):
-                c, w = contents[start : start + size], weights[start : start + size].unsqueeze(-1)
-                logits = (c @ embedding.mT).to(weights.dtype)
-                normaliser = logits.logsumexp(dim=-1, keepdim=True)
-                total = total + (w * normaliser).sum()
-                if with_gradients:
-                    probabilities = logits.sub_(normaliser).exp_().mul_(w).to(c.dtype)
-                    grad_contents[start : start + size] = probabilities @ embedding
-                    _add_product(grad_embedding, probabilities.mT, c)
+        size = min(len(contents), max(1, LOGIT_ELEMENTS // embedding.shape[0]))
+        # memory of a piece, for all pieces: new memory for each would cost more than the arithmetic on it
+        z_memory = contents.new_empty(size, len(embedding)) if logits is None else None
+        slope_memory = weights.new_empty(size, len(embedding))
+        for start in range(0, len(contents), max(1, size)):
+            piece = slice(start, start + size)
+            c, w = contents[piece], weights[piece].unsqueeze(-1)
+            z = torch.mm(c, embedding.mT, out=z_memory[: len(c)] if logits is None else logits[piece])
+            if bias is not None:
+                z += bias
+            largest = z.amax(dim=-1, keepdim=True).to(weights.dtype)
+            slope = torch.sub(z, largest, out=slope_memory[: len(c)]).exp_()
+            mass = slope.sum(dim=-1, keepdim=True)
+            total += (w * (largest + mass.log())).sum()
+            if labels is not None:
+                words = labels[piece].clamp_min(0).unsqueeze(-1)
+                total -= (label_weight * w * z.gather(-1, words)).sum()
+            if with_gradients:
+                slope *= w / mass
+                if labels is not None:
+                    slope.scatter_add_(-1, words, -label_weight * w)
+                slope = slope.to(c.dtype)
+                if grad_contents is not None:
+                    grad_contents[piece] = slope @ embedding
+                if grad_embedding is not None:
+                    _add_product(grad_embedding, slope.mT, c)
         if with_gradients:
-            ctx.save_for_backward(grad_contents, grad_embedding)
-            ctx.dtype = contents.dtype
-        return total
+            ctx.save_for_backward(contents, embedding, grad_contents, grad_embedding)
+        return total, logits
 
     @staticmethod
     @once_differentiable
-    def backward(ctx, grad: Tensor) -> tuple[Tensor, Tensor, None, None]:
-        grad_contents, grad_embedding = ctx.saved_tensors
+    def backward(ctx, grad: Tensor | None, grad_logits: Tensor | None) -> tuple[Tensor | None, ...]:
+        contents, embedding, *beside = ctx.saved_tensors
         # scaled before they are rounded: a loss scale may be larger than the type can hold
-        return (grad * grad_contents).to(ctx.dtype), (grad * grad_embedding).to(ctx.dtype), None, None
+        scale = 0.0 if grad is None else grad
+        grads = [
+            None if gradient is None else (scale * gradient).to(tensor.dtype)
+            for gradient, tensor in zip(beside, (contents, embedding), strict=True)
+        ]
+        if grad_logits is not None:
+            if grads[0] is not None:
+                grads[0] += grad_logits @ embedding
+            if grads[1] is not None:
+                grads[1] += grad_logits.mT @ contents
+        return *grads, None, None, None, None, None
 
 
 def _add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
@@ -135,3 +291,86 @@ def _add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
         total.addmm_(a, b)
     else:
         total += a @ b
+
+
+class _Pieces(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx, run: Callable[..., Tensor], options: tuple, size: int, padded: bool, num_by_row: int, *inputs: Tensor
+    ) -> Tensor:
+        ctx.run, ctx.options, ctx.size, ctx.padded, ctx.num_by_row = run, options, size, padded, num_by_row
+        ctx.save_for_backward(*inputs)
+        # detached, as the compiler tells tensors with and without gradients apart
+        inputs = tuple(tensor.detach() for tensor in inputs)
+        by_row, shared = inputs[:num_by_row], inputs[num_by_row:]
+        return torch.cat([run(*rows, *shared, *options)[:length] for rows, length in _cut(by_row, size, padded)])
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
+        inputs, num_by_row = ctx.saved_tensors, ctx.num_by_row
+        by_row, shared = inputs[:num_by_row], inputs[num_by_row:]
+        wanted = ctx.needs_input_grad[5:]
+        grads = [
+            _gradient_buffer(tensor, index < num_by_row) if wanted[index] else None
+            for index, tensor in enumerate(inputs)
+        ]
+        start = 0
+        for (*rows, upstream), length in _cut((*by_row, grad), ctx.size, ctx.padded):
+            pieces = [
+                tensor.detach().requires_grad_(want) for tensor, want in zip((*rows, *shared), wanted, strict=True)
+            ]
+            with torch.enable_grad():
+                out = ctx.run(*pieces, *ctx.options)
+            found = iter(torch.autograd.grad(out, [piece for piece in pieces if piece.requires_grad], upstream))
+            for index, total in enumerate(grads):
+                if total is not None:
+                    if index < num_by_row:
+                        total[start : start + length] = next(found)[:length]
+                    else:
+                        total += next(found)
+            start += length
+        grads = [None if total is None else total.to(x.dtype) for total, x in zip(grads, inputs, strict=True)]
+        return None, None, None, None, None, *grads
+
+
+def _gradient_buffer(tensor: Tensor, by_row: bool) -> Tensor:
+    """For the gradient of a tensor by rows, which is written once, or of a shared one, which is summed up."""
+    if by_row:
+        return torch.empty_like(tensor)
+    return torch.zeros_like(tensor, dtype=torch.promote_types(tensor.dtype, torch.float32))
+
+
+def _cut(tensors: Sequence[Tensor], size: int, padded: bool) -> Iterator[tuple[list[Tensor], int]]:
+    """Pieces of `size` rows and how many rows are in use; the last one is filled up with zeros where padded."""
+    for start in range(0, tensors[0].shape[0], size):
+        rows = [tensor[start : start + size] for tensor in tensors]
+        length = rows[0].shape[0]
+        if padded and length < size:
+            rows = [torch.cat([row, row.new_zeros(size - length, *row.shape[1:])]) for row in rows]
+        yield rows, length
+
+
+_compiled_cores: dict[Callable[..., Tensor], Callable[..., Tensor]] = {}
+_compiler_works = True
+
+
+def _compiled(core: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """The compiled core, or the core itself from the moment on that the compiler fails."""
+    if core not in _compiled_cores:
+        logger.info("compiling the routing for this training run")
+        _compiled_cores[core] = torch.compile(core, dynamic=False)
+    fast = _compiled_cores[core]
+
+    def run(*inputs) -> Tensor:
+        global _compiler_works
+        if _compiler_works:
+            try:
+                return fast(*inputs)
+            except Exception as error:  # no compiler, or one that fails, has many faces
+                _compiler_works = False
+                reason = str(error).strip().splitlines()[0]
+                logger.warning(f"routing runs uncompiled, with the same results but slower: {reason}")
+        return core(*inputs)
+
+    return run

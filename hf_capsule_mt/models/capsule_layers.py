@@ -10,7 +10,15 @@ from torch import Tensor, nn
 from transformers import initialization as init
 from transformers.activations import ACT2FN
 
-from .capsule_routing import RoutingOutput, dynamic_routing, em_routing, inner_dtype, inverse_temperature_schedule
+from .capsule_routing import (
+    RoutingOutput,
+    dynamic_routing,
+    dynamic_routing_capsules,
+    em_routing,
+    em_routing_capsules,
+    inner_dtype,
+    inverse_temperature_schedule,
+)
 
 
 class InitialisesItself:
@@ -140,11 +148,17 @@ class RoutingAggregation(nn.Module):
         """layers: [..., L, d]. Returns H~ [..., d] and, if asked for, R agreements [..., L, N]."""
         hidden, votes = self.votes(layers)
         votes = votes.unflatten(-1, (self.num_capsules, -1))
-        routed = self.route(hidden, votes, output_agreements)
+        if not output_agreements:
+            return self.capsules(hidden, votes).flatten(-2), None
+        routed = self.route(hidden, votes)
         return routed.capsules.flatten(-2), routed.agreements
 
-    def route(self, hidden: Tensor, votes: Tensor, output_agreements: bool) -> RoutingOutput:
-        """hidden: input capsules [..., L, hidden], votes: [..., L, N, D]."""
+    def capsules(self, hidden: Tensor, votes: Tensor) -> Tensor:
+        """hidden: input capsules [..., L, hidden], votes: [..., L, N, D]. Returns [..., N, D]."""
+        raise NotImplementedError
+
+    def route(self, hidden: Tensor, votes: Tensor) -> RoutingOutput:
+        """The same, with the agreements of every iteration."""
         raise NotImplementedError
 
 
@@ -162,8 +176,11 @@ class DynamicRoutingAggregation(RoutingAggregation):
         capsule_size = config.d_model / config.num_capsules
         return max(1.0, (config.num_capsules**2 / (math.sqrt(num_layers) * capsule_size**1.5)) ** (1 / 3))
 
-    def route(self, hidden: Tensor, votes: Tensor, output_agreements: bool) -> RoutingOutput:
-        return dynamic_routing(votes, self.num_iterations, return_all_agreements=output_agreements)
+    def capsules(self, hidden: Tensor, votes: Tensor) -> Tensor:
+        return dynamic_routing_capsules(votes, self.num_iterations)
+
+    def route(self, hidden: Tensor, votes: Tensor) -> RoutingOutput:
+        return dynamic_routing(votes, self.num_iterations, return_all_agreements=True)
 
 
 class EMRoutingAggregation(InitialisesItself, RoutingAggregation):
@@ -179,17 +196,20 @@ class EMRoutingAggregation(InitialisesItself, RoutingAggregation):
         self.beta_a = nn.Parameter(torch.empty(self.num_capsules))
         self.beta_mu = nn.Parameter(torch.empty(self.num_capsules))
 
-    def route(self, hidden: Tensor, votes: Tensor, output_agreements: bool) -> RoutingOutput:
-        logits = (hidden * self.activation_weight).sum(dim=-1)
-        activations = logits.to(inner_dtype(logits.dtype)).sigmoid()
+    def capsules(self, hidden: Tensor, votes: Tensor) -> Tensor:
+        activations = self.activations(hidden)
+        return em_routing_capsules(votes, activations, self.beta_a, self.beta_mu, self.inverse_temperatures)
+
+    def route(self, hidden: Tensor, votes: Tensor) -> RoutingOutput:
+        activations = self.activations(hidden)
         return em_routing(
-            votes,
-            activations,
-            self.beta_a,
-            self.beta_mu,
-            self.inverse_temperatures,
-            return_all_agreements=output_agreements,
+            votes, activations, self.beta_a, self.beta_mu, self.inverse_temperatures, return_all_agreements=True
         )
+
+    def activations(self, hidden: Tensor) -> Tensor:
+        """A_l, [..., L], of the input capsules [..., L, hidden]."""
+        logits = torch.einsum("...lh,lh->...l", hidden, self.activation_weight)
+        return logits.to(inner_dtype(logits.dtype)).sigmoid()
 
     def init_weights(self) -> None:
         """Activations spread around one half, both costs zero."""

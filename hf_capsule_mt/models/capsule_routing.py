@@ -20,7 +20,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .capsule_kernels import additive_scores
+from .capsule_kernels import additive_scores, in_pieces
 
 # Variances of EM routing never fall below this: identical votes would otherwise have infinite density.
 VARIANCE_FLOOR = 1e-4
@@ -112,6 +112,24 @@ def dynamic_routing(votes: Tensor, num_iterations: int, *, return_all_agreements
     )
 
 
+def dynamic_routing_capsules(votes: Tensor, num_iterations: int) -> Tensor:
+    """The capsules of `dynamic_routing` alone, without keeping anything of its iterations (`in_pieces`).
+
+    Args:
+        votes: [..., L, N, D].
+        num_iterations: R >= 1.
+
+    Returns:
+        [..., N, D].
+    """
+    capsules = in_pieces(_dynamic_routing_core, [votes.flatten(0, -4)], options=(num_iterations,))
+    return capsules.unflatten(0, votes.shape[:-3])
+
+
+def _dynamic_routing_core(votes: Tensor, num_iterations: int) -> Tensor:
+    return dynamic_routing(votes, num_iterations).capsules
+
+
 def em_routing(
     votes: Tensor,
     activations: Tensor,
@@ -184,6 +202,29 @@ def em_routing(
     return RoutingOutput(
         capsules.to(votes.dtype), agreements[-1], tuple(agreements) if return_all_agreements else None
     )
+
+
+def em_routing_capsules(
+    votes: Tensor, activations: Tensor, beta_a: Tensor, beta_mu: Tensor, inverse_temperatures: tuple[float, ...]
+) -> Tensor:
+    """The capsules of `em_routing` alone, without keeping anything of its iterations (`in_pieces`).
+
+    Args:
+        votes: [..., L, N, D].
+        activations, beta_a, beta_mu, inverse_temperatures: as in `em_routing`.
+
+    Returns:
+        [..., N, D].
+    """
+    rows = [votes.flatten(0, -4), activations.flatten(0, -2)]
+    capsules = in_pieces(_em_routing_core, rows, [beta_a, beta_mu], (inverse_temperatures,))
+    return capsules.unflatten(0, votes.shape[:-3])
+
+
+def _em_routing_core(
+    votes: Tensor, activations: Tensor, beta_a: Tensor, beta_mu: Tensor, inverse_temperatures: tuple[float, ...]
+) -> Tensor:
+    return em_routing(votes, activations, beta_a, beta_mu, inverse_temperatures).capsules
 
 
 def guided_dynamic_routing(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from transformers.cache_utils import Cache, EncoderDecoderCache
 from transformers.modeling_outputs import (
     BaseModelOutput,
     BaseModelOutputWithPastAndCrossAttentions,
@@ -19,6 +20,7 @@ from transformers.modeling_outputs import (
 from transformers.utils.output_capturing import maybe_install_capturing_hooks
 
 from .capsule_guided import GuidedOutput, GuidedSource
+from .capsule_kernels import cross_entropy, linear_cross_entropy
 from .capsule_layers import InitialisesItself, LayerAggregation
 
 if TYPE_CHECKING:
@@ -345,16 +347,15 @@ class CapsuleForConditionalGenerationMixin(CapsulePreTrainedMixin):
         )
         guided = self._guide(outputs, attention_mask)
         context = outputs.last_hidden_state if guided is None else guided.context
-        logits = self.lm_head(context)
-        if hasattr(self, "final_logits_bias"):
-            logits = logits + self.final_logits_bias
+        if labels is not None:
+            labels = labels.to(context.device)
+        logits, loss_sum = self._project(context, labels)
         assignment = None
         if guided is not None and output_agreements:
             assignment = self.guided_head.group_probabilities(guided.agreement)
         losses = {}
         if labels is not None:
-            labels = labels.to(logits.device)
-            losses = self._losses(logits, guided, outputs.last_hidden_state, labels, num_items_in_batch)
+            losses = self._losses(loss_sum, guided, outputs.last_hidden_state, labels, num_items_in_batch)
         dropped = ("last_hidden_state", "guided_votes", "guided_keys")
         result = CapsuleSeq2SeqLMOutput(
             logits=logits,
@@ -371,9 +372,26 @@ class CapsuleForConditionalGenerationMixin(CapsulePreTrainedMixin):
         mask = None if attention_mask is None else attention_mask.bool()
         return self.guided_head(outputs.last_hidden_state, outputs.guided_votes, outputs.guided_keys, mask)
 
+    def _project(self, context: Tensor, labels: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """Logits [B, T, V] of the context [B, T, d], and the label-smoothed cross-entropy, summed over target tokens.
+
+        Both in one where the projection is a plain matrix product; not where an adapter, a quantised layer or a hook
+        stands in its place.
+        """
+        head, bias = self.lm_head, getattr(self, "final_logits_bias", None)
+        smoothing = float(self.config.label_smoothing)
+        plain = type(head) is nn.Linear and head.bias is None and "forward" not in vars(head)
+        if labels is not None and plain and not (head._forward_hooks or head._forward_pre_hooks):
+            loss, logits = linear_cross_entropy(
+                context.flatten(0, 1), head.weight, None if bias is None else bias[0], labels.flatten(), smoothing
+            )
+            return logits.unflatten(0, context.shape[:2]), loss
+        logits = head(context) if bias is None else head(context) + bias
+        return logits, None if labels is None else cross_entropy(logits, labels, smoothing)
+
     def _losses(
         self,
-        logits: Tensor,
+        loss_sum: Tensor,
         guided: GuidedOutput | None,
         states: Tensor,
         labels: Tensor,
@@ -385,8 +403,8 @@ class CapsuleForConditionalGenerationMixin(CapsulePreTrainedMixin):
         if num_items_in_batch is None:
             num_items_in_batch = (labels != -100).sum().clamp_min(1)
         elif isinstance(num_items_in_batch, Tensor):
-            num_items_in_batch = num_items_in_batch.to(logits.device)
-        loss = self.label_smoothed_loss(logits, labels) / num_items_in_batch
+            num_items_in_batch = num_items_in_batch.to(labels.device)
+        loss = loss_sum / num_items_in_batch
         if guided is None:
             return {"loss": loss}
         sums = self.guided_head.losses(guided, states, labels, self.lm_head.weight)
@@ -396,19 +414,13 @@ class CapsuleForConditionalGenerationMixin(CapsulePreTrainedMixin):
         weighted = [getattr(self.config, f"{name}_weight") * part for name, part in parts.items()]
         return {"loss": loss + sum(weighted), "translation_loss": loss, **parts}
 
-    def label_smoothed_loss(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """Cross-entropy with config.label_smoothing, summed over target tokens.
-
-        Args:
-            logits: [B, T, V].
-            labels: [B, T]; -100 is ignored.
-        """
-        return nn.functional.cross_entropy(
-            logits.flatten(0, 1).float() if logits.dtype != torch.float64 else logits.flatten(0, 1),
-            labels.flatten(),
-            reduction="sum",
-            label_smoothing=float(self.config.label_smoothing),
-        )
+    def _reorder_cache(self, past_key_values: Cache, beam_idx: Tensor) -> Cache:
+        """For beam search: the beams of a sentence share its source, whose keys and values stay where they are."""
+        own = past_key_values
+        if isinstance(past_key_values, EncoderDecoderCache):
+            own = past_key_values.self_attention_cache
+        own.reorder_cache(beam_idx)
+        return past_key_values
 
     @torch.no_grad()
     def bag_of_words_log_probs(

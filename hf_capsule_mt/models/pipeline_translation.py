@@ -129,39 +129,76 @@ def limit_length(model: PreTrainedModel, source_lengths: Tensor, generate_kwargs
         return generate_kwargs
     max_lengths = LENGTH_FACTOR * source_lengths + LENGTH_MARGIN
     positions = max_positions(model.config, "decoder")
-    # The same for every batch wherever possible: early_stopping="never" estimates with it what a beam can still gain
-    max_length = int(max_lengths.max()) if positions is None else positions
+    # The same for every batch wherever possible: early_stopping="never" estimates with it what a beam can still gain.
+    # Elsewhere one more than needed: forced_eos_token_id would end the longest of a batch, and it alone
+    max_length = int(max_lengths.max()) + 1 if positions is None else positions
     criteria = [*(generate_kwargs.get("stopping_criteria") or ()), SourceLengthCriteria(max_lengths)]
-    limits: dict[str, Any] = {"stopping_criteria": StoppingCriteriaList(criteria)}
+    limited = {**generate_kwargs, "stopping_criteria": StoppingCriteriaList(criteria)}
     if any(generation_value(model, generate_kwargs, name) for name in lengths):
-        return {**generate_kwargs, **limits}
+        return limited
+    return with_parameters(limited, max_length=max_length)
+
+
+def with_parameters(generate_kwargs: dict[str, Any], **parameters: Any) -> dict[str, Any]:
+    """`generate_kwargs` with these generation parameters; generate wants them in the config once there is one."""
     if generate_kwargs.get("generation_config") is None:
-        limits["max_length"] = max_length
-    else:
-        # generate wants all its parameters in the config once there is one
-        limits["generation_config"] = copy.deepcopy(generate_kwargs["generation_config"])
-        limits["generation_config"].max_length = max_length
-    return {**generate_kwargs, **limits}
+        return {**generate_kwargs, **parameters}
+    config = copy.deepcopy(generate_kwargs["generation_config"])
+    for name, value in parameters.items():
+        setattr(config, name, value)
+    return {**generate_kwargs, "generation_config": config}
+
+
+def end_token_ids(model: PreTrainedModel, generate_kwargs: dict[str, Any]) -> list[int]:
+    """The tokens that end a translation."""
+    end = generation_value(model, generate_kwargs, "eos_token_id")
+    return [] if end is None else [end] if isinstance(end, int) else list(end)
 
 
 def generate_translations(
     model: PreTrainedModel, input_ids: Tensor, attention_mask: Tensor, generate_kwargs: dict[str, Any]
-) -> Tensor:
+) -> tuple[Tensor, Tensor]:
     """
     Run `model.generate` without dropout and with a length limit for each sentence of its own.
 
     Args:
         input_ids, attention_mask: the encoded sources, [B, S]; the mask is 1 at real tokens.
-        generate_kwargs: generation parameters; they win over the model's generation config.
+        generate_kwargs: generation parameters; they win over the model's generation config. `decoder_input_ids`
+            [B, P] is what all translations begin with.
 
     Returns:
-        Token ids, padded on the right, [B, R, T].
+        Token ids, padded on the right, [B, R, T], and how many of them belong to each translation, from the start
+        token to the end of the sentence (if it was reached), [B, R].
     """
-    generate_kwargs = limit_length(model, attention_mask.sum(dim=1), generate_kwargs)
+    limited = limit_length(model, attention_mask.sum(dim=1), generate_kwargs)
+    if (generation_value(model, generate_kwargs, "num_beams") or 1) > 1:
+        # The indices of the beams say where each ends. The ids do not: what fills them up may be the end token itself
+        limited = with_parameters(limited, return_dict_in_generate=True)
     with evaluation_mode(model), torch.no_grad():
-        generated = model.generate(input_ids=input_ids, attention_mask=attention_mask, **generate_kwargs)
+        generated = model.generate(input_ids=input_ids, attention_mask=attention_mask, **limited)
     sequences = generated if isinstance(generated, Tensor) else generated.sequences
-    return sequences.reshape(input_ids.shape[0], -1, sequences.shape[-1])
+    prompt = generate_kwargs.get("decoder_input_ids")
+    prompt_length = 1 if prompt is None else prompt.shape[1]
+    beam_indices = None if isinstance(generated, Tensor) else generated.get("beam_indices")
+    if beam_indices is not None:
+        lengths = prompt_length + beam_indices.ge(0).sum(dim=1)
+    else:
+        ends = torch.tensor(end_token_ids(model, generate_kwargs), dtype=torch.long, device=sequences.device)
+        lengths = _lengths_by_end(sequences, prompt_length, ends, limited.get("stopping_criteria") or ())
+    shape = (input_ids.shape[0], -1)
+    return sequences.reshape(*shape, sequences.shape[-1]), lengths.reshape(shape)
+
+
+def _lengths_by_end(sequences: Tensor, prompt_length: int, ends: Tensor, criteria: Sequence[Any]) -> Tensor:
+    """Length of each sequence [B * R, T] up to its end token, or else up to the limit at which it was cut."""
+    is_end = torch.isin(sequences[:, prompt_length:], ends)
+    limits = torch.full_like(sequences[:, 0], sequences.shape[1])
+    for criterion in criteria:
+        if isinstance(criterion, SourceLengthCriteria):
+            own = criterion.max_lengths.repeat_interleave(len(sequences) // len(criterion.max_lengths))
+            # A prompt that is as long as the limit is followed by one token all the same
+            limits = torch.minimum(limits, own.clamp_min(prompt_length + 1))
+    return torch.where(is_end.any(dim=1), prompt_length + 1 + is_end.int().argmax(dim=1), limits)
 
 
 def _given(**parameters: Any) -> dict[str, Any]:
@@ -288,18 +325,21 @@ class TranslationPipeline(Pipeline):
             generate_kwargs.setdefault("forced_bos_token_id", token_id[0] if isinstance(token_id, list) else token_id)
 
         num_sequences = generation_value(self.model, generate_kwargs, "num_return_sequences") or 1
+        lengths = torch.zeros((len(is_blank), num_sequences), dtype=torch.long, device=is_blank.device)
         if len(input_ids) == 0:
             output_ids = is_blank.new_zeros((len(is_blank), num_sequences, 0), dtype=torch.long)
         else:
             # Positions count from the left, so that padding has to be on the right whatever the tokenizer does
             order = attention_mask.argsort(dim=1, descending=True, stable=True)[:, : attention_mask.sum(dim=1).max()]
             input_ids, attention_mask = input_ids.gather(1, order), attention_mask.gather(1, order)
-            translations = generate_translations(self.model, input_ids, attention_mask, generate_kwargs)
+            translations, lengths[~is_blank] = generate_translations(
+                self.model, input_ids, attention_mask, generate_kwargs
+            )
             output_ids = translations.new_full(
                 (len(is_blank), *translations.shape[1:]), self.tokenizer.pad_token_id or 0
             )
             output_ids[~is_blank] = translations
-        return {"output_ids": output_ids, "is_blank": is_blank}
+        return {"output_ids": output_ids, "lengths": lengths}
 
     def postprocess(
         self,
@@ -312,22 +352,11 @@ class TranslationPipeline(Pipeline):
             skip_special_tokens=True,
             clean_up_tokenization_spaces=clean_up_tokenization_spaces,
         )
-        is_blank = bool(model_outputs["is_blank"])
         records: list[dict[str, Any]] = []
-        for token_ids in model_outputs["output_ids"][0]:
-            token_ids = token_ids[:0] if is_blank else token_ids
+        for token_ids, length in zip(model_outputs["output_ids"][0], model_outputs["lengths"][0], strict=True):
+            token_ids = token_ids[: int(length)]
             if return_tensors:
-                records.append({"translation_token_ids": self._strip_padding(token_ids)})
+                records.append({"translation_token_ids": token_ids})
             else:
                 records.append({"translation_text": decode(token_ids)})
         return records
-
-    def _strip_padding(self, token_ids: Tensor) -> Tensor:
-        """[T] up to the end of the sentence, without the padding that a batch adds."""
-        tokens = token_ids.tolist()
-        # The first token starts the decoder; in many models it is the end-of-sentence or the padding token itself
-        if self.tokenizer.eos_token_id in tokens[1:]:
-            return token_ids[: tokens.index(self.tokenizer.eos_token_id, 1) + 1]
-        while len(tokens) > 1 and tokens[-1] == self.tokenizer.pad_token_id:
-            tokens.pop()
-        return token_ids[: len(tokens)]

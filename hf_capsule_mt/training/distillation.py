@@ -21,7 +21,6 @@ import glob
 import hashlib
 import json
 import os
-import re
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -39,10 +38,11 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedModel, 
 from transformers.utils.logging import disable_progress_bar
 
 from ..data.corpus import JSON_SUFFIXES, load_split
+from ..evaluation.checkpoints import absent_weights, weights_digest
+from ..evaluation.line_files import one_line
 from ..evaluation.translate import translate_batches
 from . import report
 from .arguments import DataArguments, argument, parse_recipe, recipe_parser
-from .trainer import absent_weights
 
 PROGRAM = "hf_capsule_mt distill"
 # Tokenised at a time: the tokens of a large corpus would fill the memory.
@@ -258,11 +258,6 @@ def load_teacher(name: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     return model.eval(), tokenizer
 
 
-def one_line(text: str) -> str:
-    """The text with its line breaks (a tokenizer with byte pieces can produce some) as spaces."""
-    return re.sub(r"\r\n?|\n", " ", text)
-
-
 def _check_output(command: DistillationCommand, state: PartialState) -> None:
     prefix = command.distillation.prefix
     corpus, record = _corpus_files(command), _record_file(prefix)
@@ -304,12 +299,8 @@ def _fingerprint(
     vocabulary = sorted(tokenizer.get_vocab().items())
     texts = [piece for piece, _ in vocabulary[:: len(vocabulary) // 1000 + 1]]
     tokens = [vocabulary, tokenizer(texts, verbose=False)["input_ids"]]
-    weights = hashlib.sha256()
-    for name, tensor in sorted(model.state_dict().items()):
-        weights.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
-        weights.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
     return {
-        "teacher's weights": f"sha256:{weights.hexdigest()}",
+        "teacher's weights": weights_digest(model),
         "teacher's config": _digest(config),
         "teacher's generation config": _digest(generation),
         "teacher's tokenizer": _digest(tokens),

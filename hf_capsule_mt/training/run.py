@@ -15,12 +15,13 @@ from datasets import Dataset
 from transformers import EarlyStoppingCallback, PreTrainedConfig, TrainerCallback, TrainerState
 from transformers.utils.logging import disable_progress_bar
 
+from ..evaluation.checkpoints import absent_weights
 from ..evaluation.scores import score
 from ..models.pipeline_translation import max_positions
 from . import report
 from .averaging import STATE, average_checkpoints, checkpoints_by_step, is_complete
 from .setup import RESULTS, Setup
-from .trainer import CapsuleSeq2SeqTrainer, absent_weights
+from .trainer import CapsuleSeq2SeqTrainer
 
 logger = logging.getLogger(__name__)
 

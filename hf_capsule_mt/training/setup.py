@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import datasets
 import torch
 from datasets import Dataset
 from huggingface_hub.errors import StrictDataclassError
@@ -41,6 +42,8 @@ from .averaging import WEIGHTS, check_weights_file, checkpoints_by_step, is_comp
 logger = logging.getLogger(__name__)
 
 RESULTS = "results.json"
+# Folder in datasets' cache.
+ENCODED_TEXT = "hf_capsule_mt_encoded"
 
 
 @dataclass
@@ -58,7 +61,8 @@ class Setup:
 
 def prepare(arguments: Arguments) -> Setup:
     """
-    Load and check everything that a run needs. Nothing is written but the tokenizer, if a new one is trained.
+    Load and check everything that a run needs. Nothing is written but the tokenizer, if a new one is trained, and the
+    encoded training text, in datasets' cache folder (environment variable HF_DATASETS_CACHE).
 
     Raises:
         ValueError, FileNotFoundError: something that does not fit, with what to do about it.
@@ -86,7 +90,16 @@ def prepare(arguments: Arguments) -> Setup:
         limits[name] = getattr(data, name) or positions or tokenizer.model_max_length
         if positions is not None and limits[name] > positions:
             raise ValueError(f"{name}={limits[name]} is more than the model's max_position_embeddings={positions}")
-    train = encode_pairs(splits["train"]["source"][:], splits["train"]["target"][:], tokenizer, **limits)
+    # The first process of a machine encodes, the others read what it has written.
+    with training.main_process_first(local=True, desc="encoding the training text"):
+        train = encode_pairs(
+            splits["train"]["source"][:],
+            splits["train"]["target"][:],
+            tokenizer,
+            **limits,
+            cache_dir=Path(datasets.config.HF_DATASETS_CACHE) / ENCODED_TEXT,
+            progress=training.process_index == 0 and not training.disable_tqdm,
+        )
     _check_vocabulary(model, tokenizer, train)
     return Setup(arguments, model, tokenizer, train, splits["validation"], splits["test"], checkpoint)
 

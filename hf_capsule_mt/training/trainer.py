@@ -15,6 +15,7 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, ProgressCallback, Seq2SeqTrainer, TrainerCallback
 
 from ..data.batching import EncodedPairs, TokenBatchSampler, TranslationCollator
+from ..evaluation.checkpoints import absent_weights
 from ..evaluation.scores import score
 from ..evaluation.translate import translate
 from .arguments import CapsuleSeq2SeqTrainingArguments
@@ -220,12 +221,6 @@ class CapsuleSeq2SeqTrainer(Seq2SeqTrainer):
     def _issue_warnings_after_load(self, load_result: Any) -> None:
         missing = absent_weights(self.model, load_result.missing_keys)
         super()._issue_warnings_after_load(type(load_result)(missing, load_result.unexpected_keys))
-
-
-def absent_weights(model: PreTrainedModel, missing: Sequence[str]) -> list[str]:
-    """Those of the missing weights that a checkpoint should have: not the tied and the computed (position) ones."""
-    expected = {*model.all_tied_weights_keys, *(model._keys_to_ignore_on_save or ())}
-    return sorted(set(missing) - expected)
 
 
 def _updater(bar: tqdm) -> Callable[[int, int], None]:

@@ -1,9 +1,12 @@
 """Token batches: bounded, complete, repeatable and independent of how they are split."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 
+from hf_capsule_mt.data import batching
 from hf_capsule_mt.data.batching import EncodedPairs, TokenBatchSampler, TranslationCollator, encode_pairs
 
 
@@ -138,13 +141,21 @@ def test_encoded_pairs_know_their_lengths_and_largest_tokens():
 
 
 class WordTokenizer:
-    """One token for every word and one for the end."""
+    """One token, its length, for every word and one for the end; counts the sentence pairs that it has encoded."""
+
+    def __init__(self, end=1):
+        self.end = end
+        self.num_pairs = 0
 
     def __call__(self, text, text_target, **_):
+        self.num_pairs += len(text)
         return {
-            "input_ids": [[*map(len, sentence.split()), 1] for sentence in text],
-            "labels": [[*map(len, sentence.split()), 1] for sentence in text_target],
+            "input_ids": [[*map(len, sentence.split()), self.end] for sentence in text],
+            "labels": [[*map(len, sentence.split()), self.end] for sentence in text_target],
         }
+
+    def save_pretrained(self, folder):
+        (Path(folder) / "tokenizer.json").write_text(str(self.end))
 
 
 def test_blank_and_long_pairs_are_left_out_and_counted(caplog):
@@ -165,3 +176,88 @@ def test_no_warning_where_nothing_is_left_out(caplog):
 def test_corpus_of_blank_lines_is_refused():
     with pytest.raises(ValueError, match="of 2 training pairs none is left"):
         encode_pairs(["", "a"], ["b", " "], WordTokenizer(), 8, 8)
+
+
+SOURCES = ["a bb", "ccc", " ", "dd dd dd dd", "e"]
+TARGETS = ["aa", "c cc ccc", "d", "dd", "ee e"]
+
+
+def encode(tokenizer=None, sources=SOURCES, targets=TARGETS, limits=(4, 4), **options):
+    return encode_pairs(sources, targets, tokenizer or WordTokenizer(), *limits, **options)
+
+
+def examples(pairs):
+    """All examples, with the type of their numbers."""
+    return [(name, value.dtype, value.tolist()) for pair in pairs for name, value in pair.items()]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_chunks_of_encoding_make_no_difference(monkeypatch, size):
+    whole = encode()
+    monkeypatch.setattr(batching, "ENCODE_CHUNK", size)
+    tokenizer = WordTokenizer()
+    pairs = encode(tokenizer)
+    assert tokenizer.num_pairs == 4
+    assert examples(pairs) == examples(whole)
+    assert (pairs.lengths.tolist(), pairs.num_long) == (whole.lengths.tolist(), whole.num_long) == ([3, 4, 3], 1)
+
+
+def test_text_is_encoded_once(tmp_path, caplog):
+    first = encode(cache_dir=tmp_path / "new" / "cache")
+    warnings = caplog.messages.copy()
+    caplog.clear()
+    tokenizer = WordTokenizer()
+    again = encode(tokenizer, cache_dir=tmp_path / "new" / "cache")
+    assert tokenizer.num_pairs == 0
+    assert examples(again) == examples(first) == examples(encode())
+    assert again.lengths.tolist() == first.lengths.tolist()
+    assert again.largest_tokens == first.largest_tokens
+    # both runs say what is left out
+    assert len(warnings) == 2
+    assert caplog.messages[:2] == warnings
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param({"sources": ["a bb", "ccc", " ", "dd dd dd", "e"]}, id="source"),
+        pytest.param({"targets": ["aa", "c cc ccc", "d", "dd", "e ee"]}, id="target"),
+        pytest.param({"sources": TARGETS, "targets": SOURCES}, id="direction"),
+        pytest.param({"sources": ["a b", "bccc", " ", "dd dd dd dd", "e"]}, id="where-a-sentence-ends"),
+        pytest.param({"sources": SOURCES[:4], "targets": TARGETS[:4]}, id="fewer-pairs"),
+        pytest.param({"limits": (5, 4)}, id="source-limit"),
+        pytest.param({"limits": (4, 3)}, id="target-limit"),
+        pytest.param({"tokenizer": WordTokenizer(end=2)}, id="tokenizer"),
+    ],
+)
+def test_anything_else_is_encoded_anew(tmp_path, change):
+    encode(cache_dir=tmp_path)
+    assert examples(encode(**change, cache_dir=tmp_path)) == examples(encode(**change))
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        pytest.param(lambda data: b"", id="empty"),
+        pytest.param(lambda data: data[:5], id="cut-off-at-once"),
+        pytest.param(lambda data: data[:-4], id="cut-off-at-the-end"),
+        pytest.param(lambda data: bytes(len(data)), id="zeros"),
+    ],
+)
+def test_damaged_file_is_made_again(tmp_path, caplog, damage):
+    whole = examples(encode(cache_dir=tmp_path))
+    (file,) = tmp_path.iterdir()
+    content = file.read_bytes()
+    file.write_bytes(damage(content))
+    caplog.clear()
+    assert examples(encode(cache_dir=tmp_path)) == whole
+    assert f"{file} cannot be read" in caplog.text
+    assert file.read_bytes() == content
+
+
+def test_folder_that_cannot_be_written_to_is_a_warning(tmp_path, caplog):
+    (tmp_path / "file").touch()
+    assert examples(encode(cache_dir=tmp_path / "file")) == examples(encode())
+    assert f"cannot be kept in {tmp_path / 'file'}" in caplog.text
+    assert "HF_DATASETS_CACHE" in caplog.text

@@ -243,13 +243,14 @@ def test_forward_and_backward_compile_to_one_graph():
 
 @systems
 def test_losses_and_gradients_of_micro_batches_add_up(system):
-    model = bart_model(**system, label_smoothing=0.1)
+    # in float32, the gradients of EM routing differ in their fourth digit
+    model = bart_model(**system, label_smoothing=0.1).double()
     whole, expected, parts = run_whole_and_in_parts(model)
     names = ("loss", "translation_loss", "bow_loss", "bca_loss") if "guided_routing" in system else ("loss",)
     for name in names:
         torch.testing.assert_close(sum(part[name] for part in parts), whole[name])
     for name, gradient in expected.items():
-        torch.testing.assert_close(model.get_parameter(name).grad, gradient, rtol=1e-3, atol=1e-4)
+        torch.testing.assert_close(model.get_parameter(name).grad, gradient)
 
 
 @systems

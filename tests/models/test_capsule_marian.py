@@ -9,6 +9,7 @@ from packaging.version import Version
 from transformers import (
     AutoConfig,
     AutoModelForSeq2SeqLM,
+    DynamicCache,
     GenerationConfig,
     MarianMTModel,
     Seq2SeqTrainer,
@@ -227,6 +228,27 @@ def test_generate_returns_agreements_of_the_chosen_sequences(aggregation, option
     )
     torch.testing.assert_close(out.decoder_agreements[-1][copies], alone.decoder_agreements[-1][0])
     torch.testing.assert_close(out.encoder_agreements[-1][copies, :5], alone.encoder_agreements[-1][0])
+
+
+def test_beam_search_leaves_the_keys_of_the_source_alone(plain_checkpoint, monkeypatch):
+    """Reordering them every step, as the parent does, changes nothing within a sentence."""
+    moved = []
+    reorder = DynamicCache.reorder_cache
+    monkeypatch.setattr(
+        DynamicCache, "reorder_cache", lambda cache, beam_idx: (moved.append(cache), reorder(cache, beam_idx))
+    )
+    batch = sentence_batch()
+    inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
+    options = dict(
+        num_beams=4, num_return_sequences=4, max_new_tokens=9, return_dict_in_generate=True, output_scores=True
+    )
+    ours = CapsuleMarianMTModel.from_pretrained(plain_checkpoint, aggregation="none").generate(**inputs, **options)
+    cache = ours.past_key_values
+    assert moved and all(one is cache.self_attention_cache for one in moved)
+    theirs = MarianMTModel.from_pretrained(plain_checkpoint).generate(**inputs, **options)
+    assert any(one is theirs.past_key_values.cross_attention_cache for one in moved)
+    assert torch.equal(ours.sequences, theirs.sequences)
+    assert torch.equal(ours.sequences_scores, theirs.sequences_scores)
 
 
 def test_generate_with_agreements_needs_input_ids():

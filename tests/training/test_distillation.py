@@ -377,7 +377,8 @@ def test_published_recipes_are_valid(path):
 def test_unknown_command_lists_those_there_are(argv, capsys):
     assert main(argv) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("hf_capsule_mt: error: ") and line.endswith("there are: convert, distill, publish, report")
+    assert line.startswith("hf_capsule_mt: error: ")
+    assert line.endswith("there are: convert, distill, publish, report, score, translate")
 
 
 def test_help(capsys):

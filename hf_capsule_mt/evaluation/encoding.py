@@ -1,0 +1,122 @@
+"""Text into the token ids that generation reads and writes."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers.tokenization_utils_base import VERY_LARGE_INTEGER
+
+from ..models.pipeline_translation import encode_truncated, generation_value, max_positions, max_source_length
+
+logger = logging.getLogger(__name__)
+
+
+def check_parallel(sentences: Sequence[str], max_tokens: int, **others: Sequence[Any] | None) -> None:
+    """
+    Check the arguments that all functions on lists of sentences share.
+
+    Args:
+        others: lists that must be as long as `sentences`, by their names; None is left out.
+
+    Raises:
+        ValueError: `max_tokens` below one, a single string in the place of a list, or lists of different lengths.
+    """
+    if max_tokens < 1:
+        raise ValueError(f"max_tokens must be at least 1, got {max_tokens}")
+    for name, values in (("sentences", sentences), *others.items()):
+        if isinstance(values, str):
+            raise ValueError(f"{name} must be a list of strings, got a single string; put it in a list")
+        if values is not None and len(values) != len(sentences):
+            raise ValueError(f"there are {len(sentences)} sentences, but {len(values)} {name}; give one for each")
+
+
+def encode_sources(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, sentences: Sequence[str]
+) -> list[list[int]]:
+    """Token ids of each sentence, [S], truncated to what the model can read; a warning says by how much."""
+    limit = max_source_length(tokenizer, model.config)
+    return _encode(tokenizer, sentences, limit, "sentences", "read", {})
+
+
+def encode_translations(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    translations: Sequence[str],
+    generate_kwargs: dict[str, Any],
+) -> list[list[int]]:
+    """Token ids of each translation, [T], truncated to what the model can write; a warning says by how much."""
+    longest = longest_output(model, generate_kwargs)
+    limit = VERY_LARGE_INTEGER if longest is None else longest
+    return _encode(tokenizer, translations, limit, "translations", "write", {"text_target": True})
+
+
+def _encode(
+    tokenizer: PreTrainedTokenizerBase,
+    texts: Sequence[str],
+    limit: int,
+    name: str,
+    verb: str,
+    options: dict[str, bool],
+) -> list[list[int]]:
+    if not texts:
+        return []
+
+    def encode(texts: list[str], **arguments: Any) -> Any:
+        return tokenizer(text_target=texts, **arguments) if options else tokenizer(texts, **arguments)
+
+    encoded, excess = encode_truncated(encode, list(texts), limit)
+    num_truncated = sum(tokens > 0 for tokens in excess)
+    if num_truncated:
+        logger.warning(
+            f"{num_truncated} of {len(texts)} {name} were truncated to {limit} tokens, the most that this model"
+            f" can {verb}; {sum(excess)} tokens were cut, {max(excess)} from the longest {name.removesuffix('s')}"
+        )
+    return encoded["input_ids"]
+
+
+def longest_output(model: PreTrainedModel, generate_kwargs: dict[str, Any]) -> int | None:
+    """Most tokens that generation can write after the start token; None where nothing limits them."""
+    limits = (generation_value(model, generate_kwargs, "max_length"), max_positions(model.config, "decoder"))
+    known = [limit for limit in limits if limit is not None]
+    return min(known) - 1 if known else None
+
+
+def start_token_id(model: PreTrainedModel, generate_kwargs: dict[str, Any]) -> int:
+    """The token that the decoder starts with, as in `generate`."""
+    names = ("decoder_start_token_id", "bos_token_id")
+    found = [generation_value(model, generate_kwargs, name) for name in names]
+    return next(token for token in found if token is not None)
+
+
+def encode_prompts(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    prefixes: Sequence[str],
+    generate_kwargs: dict[str, Any],
+) -> list[list[int]]:
+    """
+    What the decoder begins with, [P] each: the start token, and the tokens of a prefix that is not blank.
+
+    Raises:
+        ValueError: a prefix that leaves no room for anything behind it.
+    """
+    start = [start_token_id(model, generate_kwargs)]
+    given = [prefix for prefix in prefixes if prefix.strip()]
+    if not given:
+        return [start] * len(prefixes)
+    # Only behind the start token does generate force it itself
+    first = generation_value(model, generate_kwargs, "forced_bos_token_id")
+    beginning = start if first is None else [*start, first]
+    encoded = iter(tokenizer(text_target=given, add_special_tokens=False)["input_ids"])
+    prompts = [[*beginning, *next(encoded)] if prefix.strip() else start for prefix in prefixes]
+    longest = longest_output(model, generate_kwargs)
+    for prefix, prompt in zip(prefixes, prompts, strict=True):
+        if longest is not None and len(prompt) > longest:
+            raise ValueError(
+                f"a prefix of {len(prompt) - 1} tokens leaves no room for a translation: the model writes at most"
+                f" {longest}: {prefix[:60]!r}..."
+            )
+    return prompts

@@ -1,0 +1,181 @@
+"""
+Score given translations: their log-probability under any encoder-decoder checkpoint, as its beam search scores them.
+
+    python -m hf_capsule_mt score runs/grammar test.en test.de
+    python -m hf_capsule_mt score runs/grammar translated.jsonl --jsonl
+    python -m hf_capsule_mt score runs/grammar translated.jsonl --jsonl --nbest
+
+A line is "score TAB tokens": the sum of the log-probabilities of the target's tokens, its end included, over their
+number to the power of --length_penalty, and this number. With --per_token the log-probabilities follow, separated by
+spaces. With --jsonl there is one file, of JSON objects with a source and a translation: "score", "num_tokens" and
+with --per_token "log_probs" are added, other fields are passed on; null stands for minus infinity. The score of a
+translation is the one that it was generated with if the tokenizer cuts its text as generation did and no length limit
+cut it off. --nbest has neither condition: it scores the lists "translations" that `translate --jsonl --scores` writes
+by their token ids, with a checkpoint that has the same tokenizer. A prefix that was forced is not scored.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from transformers import PreTrainedTokenizerBase
+
+from .checkpoints import load_checkpoint, set_languages, weights_digest
+from .line_files import LineOutput, count_lines, json_record, open_lines, process_lines
+from .score_pairs import ScoredTranslation, score_pairs
+from .translate_command import (
+    SCORE_DECIMALS,
+    add_model_arguments,
+    check_model_arguments,
+    json_number,
+    prefixes_of,
+    run_command,
+)
+
+PROGRAM = "hf_capsule_mt score"
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog=f"python -m {PROGRAM}", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("checkpoint", help="directory or name on the Hub")
+    parser.add_argument("source", type=Path, help="text file, or the JSON lines; - for standard input")
+    parser.add_argument("target", type=Path, nargs="?", help="its translation, line by line; not with --jsonl")
+    add_model_arguments(parser)
+    parser.add_argument(
+        "--target_field", default="translation", help='with --jsonl, the field with the translation ("translation")'
+    )
+    parser.add_argument("--nbest", action="store_true", help="with --jsonl, score the lists of `translate --scores`")
+    parser.add_argument("--per_token", action="store_true", help="give the log-probability of every token too")
+    return parser
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    check_model_arguments(arguments)
+    if arguments.jsonl == (arguments.target is not None):
+        raise ValueError("give a source and a target file, or one file of JSON lines with --jsonl")
+    if arguments.nbest and not arguments.jsonl:
+        raise ValueError("--nbest needs --jsonl")
+
+
+def _command(arguments: argparse.Namespace) -> None:
+    _check(arguments)
+    total = count_lines(arguments.source)
+    if not arguments.jsonl and None not in (counts := (total, count_lines(arguments.target))) and len(set(counts)) > 1:
+        raise ValueError(f"{arguments.source} has {counts[0]} lines, but {arguments.target} {counts[1]}")
+    # With --jsonl there is no second file
+    second = Path(os.devnull) if arguments.jsonl else arguments.target
+    with open_lines(arguments.source) as sources, open_lines(second) as targets:
+        model, tokenizer = load_checkpoint(arguments.checkpoint, arguments.dtype, arguments.device)
+        generate_kwargs = set_languages(tokenizer, arguments.source_lang, arguments.target_lang)
+        if arguments.length_penalty is not None:
+            generate_kwargs["length_penalty"] = arguments.length_penalty
+        # Of the options, those that cannot change a score
+        neutral = ("source", "target", "output", "max_tokens", "window", "device", "checkpoint")
+        options = {name: value for name, value in vars(arguments).items() if name not in neutral}
+        if arguments.output is not None:
+            options["weights"] = weights_digest(model)
+
+        def run(window: list[str], first: int, progress: Callable[[int, int], None]) -> list[str]:
+            records = _records(arguments, window, first)
+            counts, flat, tokens = _flatten(arguments, tokenizer, records, first)
+            results = score_pairs(
+                model,
+                tokenizer,
+                [record[arguments.source_field] for record, _ in flat],
+                [text for _, text in flat],
+                tokens=tokens,
+                prefixes=prefixes_of(arguments, [record for record, _ in flat]),
+                max_tokens=arguments.max_tokens,
+                # Of an n-best list, several make a line
+                progress=lambda done, total: progress(done * len(window) // max(1, total), len(window)),
+                **generate_kwargs,
+            )
+            scored = iter(results)
+            return [
+                _line(arguments, record, [next(scored) for _ in range(count)])
+                for record, count in zip(records, counts, strict=True)
+            ]
+
+        lines = sources if arguments.jsonl else _pairs(sources, targets)
+        output = LineOutput(arguments.output, options)
+        process_lines(lines, output, run, total=total, window=arguments.window, title="scoring")
+
+
+def _pairs(sources: Iterator[str], targets: Iterator[str]) -> Iterator[str]:
+    """Both sides of a pair as one line of JSON."""
+    try:
+        for pair in zip(sources, targets, strict=True):
+            yield json.dumps(pair)
+    except ValueError as error:
+        if "zip()" not in str(error):
+            raise
+        raise ValueError("source and target have different numbers of lines") from error
+
+
+def _records(arguments: argparse.Namespace, window: list[str], first: int) -> list[dict[str, Any]]:
+    if not arguments.jsonl:
+        pairs = (json.loads(line) for line in window)
+        return [{arguments.source_field: source, arguments.target_field: target} for source, target in pairs]
+    target = ("translations", list) if arguments.nbest else (arguments.target_field, str)
+    fields = dict([(arguments.source_field, str), target])
+    if arguments.prefix_field is not None:
+        fields[arguments.prefix_field] = str
+    return [json_record(line, number, fields) for number, line in enumerate(window, start=first)]
+
+
+def _flatten(
+    arguments: argparse.Namespace, tokenizer: PreTrainedTokenizerBase, records: list[dict[str, Any]], first: int
+) -> tuple[list[int], list[tuple[dict[str, Any], str]], list[list[int]] | None]:
+    """Number of translations of each record, all of them beside their records, and their ids if they are known."""
+    if not arguments.nbest:
+        return [1] * len(records), [(record, record[arguments.target_field]) for record in records], None
+    flat, ids = [], []
+    for number, record in enumerate(records, start=first):
+        for hypothesis in record["translations"]:
+            try:
+                tokens, text = hypothesis["tokens"], hypothesis["text"]
+                decoded = tokenizer.decode(tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+            except (KeyError, TypeError, OverflowError) as error:
+                raise ValueError(f'line {number}: a translation without "text" and "tokens"') from error
+            if decoded != text:
+                raise ValueError(
+                    f"line {number}: the tokens of {text[:60]!r} are another text for this checkpoint's tokenizer; "
+                    "leave out --nbest to score texts"
+                )
+            flat.append((record, text))
+            ids.append(tokens)
+    return [len(record["translations"]) for record in records], flat, ids
+
+
+def _line(arguments: argparse.Namespace, record: dict[str, Any], results: list[ScoredTranslation]) -> str:
+    if arguments.nbest:
+        for hypothesis, result in zip(record["translations"], results, strict=True):
+            hypothesis.update(_fields(arguments, result))
+        return json.dumps(record, ensure_ascii=False)
+    (result,) = results
+    if arguments.jsonl:
+        return json.dumps({**record, **_fields(arguments, result)}, ensure_ascii=False)
+    columns = [f"{result.score:.{SCORE_DECIMALS}f}", str(len(result.log_probs))]
+    if arguments.per_token:
+        columns.append(" ".join(f"{value:.{SCORE_DECIMALS}f}" for value in result.log_probs))
+    return "\t".join(columns)
+
+
+def _fields(arguments: argparse.Namespace, result: ScoredTranslation) -> dict[str, Any]:
+    fields: dict[str, Any] = {"score": json_number(result.score), "num_tokens": len(result.log_probs)}
+    if arguments.per_token:
+        fields["log_probs"] = [json_number(value) for value in result.log_probs]
+    return fields
+
+
+def main(argv: Sequence[str]) -> int:
+    """The command; returns the exit status."""
+    arguments = _parser().parse_args(argv)
+    return run_command(PROGRAM, lambda: _command(arguments))

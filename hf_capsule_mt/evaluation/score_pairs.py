@@ -1,0 +1,94 @@
+"""Score given translations of sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from .encoding import check_parallel, encode_prompts, encode_sources, encode_translations
+from .forced_scores import ForcedPair, ForcedScores, length_penalty_of, score_tokens
+from .translate import Progress, in_order
+
+
+@dataclass(frozen=True)
+class ScoredTranslation:
+    """
+    A given translation and what a model says to it.
+
+    Attributes:
+        tokens: ids, without the start token; those of the prefix and the end of the sentence included.
+        log_probs: of the tokens behind the prefix; minus infinity for what generation could not have written.
+        score: see `forced_scores`; 0 for a blank translation of a blank sentence, which the model is not asked about.
+    """
+
+    tokens: list[int]
+    log_probs: list[float]
+    score: float
+
+
+def score_pairs(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    sentences: Sequence[str],
+    translations: Sequence[str],
+    *,
+    tokens: Sequence[list[int]] | None = None,
+    prefixes: Sequence[str] | None = None,
+    max_tokens: int = 4096,
+    progress: Progress | None = None,
+    **generate_kwargs: Any,
+) -> list[ScoredTranslation]:
+    """
+    Score given translations by one forced pass; see `forced_scores` for what a score is.
+
+    The score of a translation equals the one that it was generated with, under the same generation parameters, if the
+    tokenizer cuts its text into the tokens that were generated (a model can produce other cuts of the same text) and
+    it was not cut off by a length limit: a given text always has its end. With `tokens` there are no such conditions.
+    Sources that are too long are truncated as in `translate`, translations to what generation could have
+    written, with a warning.
+
+    Args:
+        tokens: ids of the translations as they were generated, in the place of what the tokenizer makes of the texts.
+        prefixes: what of each translation was forced; it is not scored.
+        generate_kwargs: only `length_penalty` and what forbids or forces tokens matter here.
+
+    Returns:
+        The translations with tokens, scores and log-probabilities. A pair of blanks is not shown to the model.
+
+    Raises:
+        ValueError: as many translations or prefixes as sentences are missing, or a translation does not begin with
+            its prefix, token by token.
+    """
+    check_parallel(sentences, max_tokens, translations=translations, tokens=tokens, prefixes=prefixes)
+    rows = [row for row, both in enumerate(zip(sentences, translations, strict=True)) if "".join(both).strip()]
+    targets = [tokens[row] for row in rows] if tokens is not None else None
+    if targets is None:
+        targets = encode_translations(model, tokenizer, [translations[row] for row in rows], generate_kwargs)
+    sources = encode_sources(model, tokenizer, [sentences[row] for row in rows])
+    prompts = encode_prompts(model, tokenizer, [prefixes[row] if prefixes else "" for row in rows], generate_kwargs)
+    pairs = []
+    for row, source, target, prompt in zip(rows, sources, targets, prompts, strict=True):
+        pair = ForcedPair(source, prompt, target[len(prompt) - 1 :])
+        if target != prompt[1:] + pair.target or not pair.target:
+            raise ValueError(
+                f"translation {row + 1} does not begin with the tokens of its prefix: {translations[row][:60]!r}"
+            )
+        pairs.append(pair)
+    penalty = length_penalty_of(model, generate_kwargs)
+
+    def given(index: int, scores: ForcedScores) -> ScoredTranslation:
+        return ScoredTranslation(targets[index], scores.log_probs, scores.score(penalty))
+
+    def scored() -> Iterator[tuple[list[int], list[ScoredTranslation]]]:
+        for batch, results in score_tokens(model, pairs, max_tokens=max_tokens, **generate_kwargs):
+            yield (
+                [rows[i] for i in batch],
+                [given(i, result) for i, result in zip(batch, results, strict=True)],
+            )
+
+    blank = ScoredTranslation([], [], 0.0)
+    seen = set(rows)
+    return in_order(scored(), [None if row in seen else blank for row in range(len(sentences))], progress)

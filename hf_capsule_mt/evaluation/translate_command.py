@@ -1,0 +1,223 @@
+"""
+Translate a file, or standard input, with any encoder-decoder checkpoint.
+
+    python -m hf_capsule_mt translate runs/grammar test.en --output test.de
+    cat test.en | python -m hf_capsule_mt translate runs/grammar > test.de
+    python -m hf_capsule_mt translate runs/grammar test.jsonl --jsonl --num_return_sequences 5 --agreements
+
+One sentence a line; a blank line stays blank. With --scores a line is "score TAB translation", with several
+translations a sentence "sentence TAB score TAB translation", the sentences counted from 0. With --jsonl lines are JSON
+objects: the field "translation" is added, other fields are passed on, and with --scores, several translations or
+--agreements also "translations", a list of objects with "text", "score", "tokens" (ids), "ended" (false if a length
+limit cut it off) and "agreements".
+
+The order of the lines is kept. They are sorted by length and written in windows of --window lines, so that text of any
+length can be piped through. A file given by --output appears when it is complete; the same command after an
+interruption goes on from the last window.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub.errors import StrictDataclassError
+from safetensors import SafetensorError
+
+from ..models.capsule_configuration import CapsuleConfigMixin
+from .checkpoints import DTYPES, load_checkpoint, set_languages, weights_digest
+from .line_files import (
+    STANDARD_STREAM,
+    WINDOW,
+    LineOutput,
+    count_lines,
+    json_record,
+    one_line,
+    open_lines,
+    process_lines,
+)
+from .translate import Hypothesis, translate, translate_nbest
+
+PROGRAM = "hf_capsule_mt translate"
+SCORE_DECIMALS = 6
+
+
+def add_model_arguments(parser: argparse.ArgumentParser) -> None:
+    """What all commands that run a checkpoint on lines have in common."""
+    parser.add_argument("--output", type=Path, help="file to write (standard output)")
+    parser.add_argument("--jsonl", action="store_true", help="lines are JSON objects")
+    parser.add_argument("--source_field", default="source", help='with --jsonl, the field to translate ("source")')
+    parser.add_argument("--target_prefix", metavar="TEXT", help="whole words that every translation begins with")
+    parser.add_argument("--prefix_field", metavar="FIELD", help="with --jsonl, the field of each line's own prefix")
+    parser.add_argument("--length_penalty", type=float, help="exponent of the length in a score (the checkpoint's)")
+    parser.add_argument("--source_lang", help="code of the language, for multilingual checkpoints")
+    parser.add_argument("--target_lang", help="code of the language, for multilingual checkpoints")
+    parser.add_argument("--max_tokens", type=int, default=4096, help="tokens of a batch, beams included (4096)")
+    parser.add_argument("--window", type=int, default=WINDOW, help=f"lines read and written at a time ({WINDOW})")
+    parser.add_argument("--dtype", choices=DTYPES, default="float32", help="precision (float32)")
+    parser.add_argument("--device", help="cpu, cuda, ... (the accelerator, if there is one)")
+
+
+def check_model_arguments(arguments: argparse.Namespace, *positive: str) -> None:
+    """
+    Check what `add_model_arguments` added.
+
+    Args:
+        positive: more arguments that must be at least one, if they are given.
+
+    Raises:
+        ValueError: a number below one, or arguments that exclude or need each other.
+    """
+    for name in ("max_tokens", "window", *positive):
+        value = getattr(arguments, name)
+        if value is not None and value < 1:
+            raise ValueError(f"--{name} must be at least 1, got {value}")
+    if arguments.prefix_field is not None and not arguments.jsonl:
+        raise ValueError("--prefix_field needs --jsonl; --target_prefix gives all lines the same prefix")
+    if arguments.prefix_field is not None and arguments.target_prefix is not None:
+        raise ValueError("give either --prefix_field or --target_prefix, and not both")
+
+
+def prefixes_of(arguments: argparse.Namespace, records: Sequence[dict[str, Any]]) -> list[str] | None:
+    """The forced prefix of each line; None where there are none."""
+    if arguments.prefix_field is not None:
+        return [record[arguments.prefix_field] for record in records]
+    return None if arguments.target_prefix is None else [arguments.target_prefix] * len(records)
+
+
+def json_number(value: float) -> float | None:
+    """A score for JSON, which has no infinity: null is what generation could not have produced."""
+    return round(value, SCORE_DECIMALS) if value > float("-inf") else None
+
+
+def run_command(program: str, command: Callable[[], None]) -> int:
+    """Run the body of a command; returns the exit status, with one line on standard error for what goes wrong."""
+    try:
+        command()
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Whoever reads has enough; nothing is left to flush at the end of the process
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except (ValueError, OSError, ImportError, StrictDataclassError, SafetensorError) as error:
+        print(f"{program}: error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog=f"python -m {PROGRAM}", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("checkpoint", help="directory or name on the Hub")
+    parser.add_argument("input", type=Path, nargs="?", default=STANDARD_STREAM, help="text file (standard input)")
+    add_model_arguments(parser)
+    parser.add_argument("--num_beams", type=int, default=5, help="beam size; 1 is greedy search (5)")
+    parser.add_argument("--num_return_sequences", type=int, default=1, help="translations of each sentence (1)")
+    parser.add_argument("--max_new_tokens", type=int, help="limit of every translation (twice its source's, plus 10)")
+    parser.add_argument("--scores", action="store_true", help="give the scores of the translations too")
+    parser.add_argument(
+        "--agreements", action="store_true", help="with --jsonl, a summary of the routing of each translation"
+    )
+    return parser
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    check_model_arguments(arguments, "num_beams", "num_return_sequences", "max_new_tokens")
+    if arguments.num_return_sequences > arguments.num_beams:
+        raise ValueError(
+            f"--num_return_sequences {arguments.num_return_sequences} needs at least as many beams, got --num_beams "
+            f"{arguments.num_beams}"
+        )
+    if arguments.agreements and not arguments.jsonl:
+        raise ValueError("--agreements needs --jsonl: they have no place in plain text")
+
+
+def _generate_kwargs(arguments: argparse.Namespace) -> dict[str, Any]:
+    names = ("num_beams", "num_return_sequences", "length_penalty", "max_new_tokens")
+    return {name: getattr(arguments, name) for name in names if getattr(arguments, name) is not None}
+
+
+def _command(arguments: argparse.Namespace) -> None:
+    _check(arguments)
+    with open_lines(arguments.input) as lines:
+        model, tokenizer = load_checkpoint(arguments.checkpoint, arguments.dtype, arguments.device)
+        if arguments.agreements and not isinstance(model.config, CapsuleConfigMixin):
+            raise ValueError(f"--agreements are those of capsule models, and {arguments.checkpoint} is none")
+        generate_kwargs = _generate_kwargs(arguments)
+        generate_kwargs |= set_languages(tokenizer, arguments.source_lang, arguments.target_lang)
+        # Of the options, those that cannot change a translation
+        neutral = ("input", "output", "max_tokens", "window", "device", "checkpoint")
+        options = {name: value for name, value in vars(arguments).items() if name not in neutral}
+        if arguments.output is not None:
+            options["weights"] = weights_digest(model)
+        detailed = arguments.scores or arguments.agreements or arguments.num_return_sequences > 1
+
+        def run(window: list[str], first: int, progress: Callable[[int, int], None]) -> list[str]:
+            records = _records(arguments, window, first)
+            sentences = [record[arguments.source_field] for record in records]
+            prefixes = prefixes_of(arguments, records)
+            shared: dict[str, Any] = {"max_tokens": arguments.max_tokens, "progress": progress, **generate_kwargs}
+            if detailed or prefixes is not None:
+                nbest = translate_nbest(
+                    model, tokenizer, sentences, prefixes=prefixes, agreements=arguments.agreements, **shared
+                )
+            else:
+                texts = translate(model, tokenizer, sentences, **shared)
+                nbest = [[Hypothesis(text, [])] for text in texts]
+            if arguments.jsonl:
+                return [_json_line(*line, detailed) for line in zip(records, nbest, strict=True)]
+            numbered = enumerate(nbest, start=first - 1)
+            return [line for number, line_nbest in numbered for line in _text_lines(arguments, number, line_nbest)]
+
+        output = LineOutput(arguments.output, options)
+        total = count_lines(arguments.input)
+        process_lines(lines, output, run, total=total, window=arguments.window, title="translating")
+
+
+def _records(arguments: argparse.Namespace, window: list[str], first: int) -> list[dict[str, Any]]:
+    """The lines as records; plain text has one field."""
+    if not arguments.jsonl:
+        return [{arguments.source_field: line} for line in window]
+    fields = dict.fromkeys(filter(None, (arguments.source_field, arguments.prefix_field)), str)
+    records = [json_record(line, number, fields) for number, line in enumerate(window, start=first)]
+    for number, record in enumerate(records, start=first):
+        for name in ("translation", "translations"):
+            if name in record:
+                raise ValueError(f'line {number} has a field "{name}" already, which would be lost; rename it')
+    return records
+
+
+def _json_line(record: dict[str, Any], nbest: list[Hypothesis], detailed: bool) -> str:
+    record["translation"] = nbest[0].text
+    if detailed:
+        record["translations"] = [
+            {
+                "text": hypothesis.text,
+                "score": json_number(hypothesis.score),
+                "tokens": hypothesis.tokens,
+                "ended": hypothesis.ended,
+                **({} if hypothesis.agreements is None else {"agreements": hypothesis.agreements}),
+            }
+            for hypothesis in nbest
+        ]
+    return json.dumps(record, ensure_ascii=False)
+
+
+def _text_lines(arguments: argparse.Namespace, number: int, nbest: list[Hypothesis]) -> list[str]:
+    texts = [one_line(hypothesis.text) for hypothesis in nbest]
+    scored = [f"{nbest[rank].score:.{SCORE_DECIMALS}f}\t{text}" for rank, text in enumerate(texts)]
+    if arguments.num_return_sequences > 1:
+        return [f"{number}\t{line}" for line in scored]
+    return scored if arguments.scores else texts
+
+
+def main(argv: Sequence[str]) -> int:
+    """The command; returns the exit status."""
+    arguments = _parser().parse_args(argv)
+    return run_command(PROGRAM, lambda: _command(arguments))

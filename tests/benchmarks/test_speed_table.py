@@ -1,0 +1,74 @@
+"""The table of targets in the README."""
+
+import pytest
+
+import tables
+
+
+def cell(time_ratio, operation_ratio, spread=0.1):
+    value = time_ratio / operation_ratio
+    return {
+        "time_ratio": time_ratio,
+        "operation_ratio": operation_ratio,
+        "time_over_operations": value,
+        "time_over_operations_quartiles": [value - spread, value + spread],
+        "turns": 5,
+    }
+
+
+@pytest.fixture
+def record():
+    parent = {"parent": "marian", "training step": cell(1.0, 1.0), "memory": {"memory_ratio": 1.0}}
+    return {
+        "d_model": 512,
+        "layers": 6,
+        "rnn_encoder_layers": 4,
+        "rnn_decoder_layers": 3,
+        "vocab_size": 32000,
+        "tokens": 4096,
+        "dtype": "float32",
+        "source": "newstest2014.en-de.en",
+        "environment": {"threads": 2, "torch": "2.13.0"},
+        "tests": {"code": {"revision": "0123456789ab", "dirty": True, "passed": {"a.py": 1000, "b.py": 234}}},
+        "results": {
+            "marian": parent,
+            "em_routing": {
+                "parent": "marian",
+                "training step": cell(1.25, 1.2),
+                "greedy, 1 sentence": cell(1.5, 1.25),
+                "memory": {"memory_ratio": 1.2},
+            },
+            "guided_routing": {"parent": "marian", "memory": {"memory_ratio": 1.2}},
+        },
+        "operators": {
+            "additive_scores": {"shapes": [[2, 3], [4]], "time_ratio": 0.5, "time_ratio_quartiles": [0.4, 0.6]}
+        },
+    }
+
+
+def test_targets_are_met_or_missed_by_so_much_and_because(record, monkeypatch):
+    monkeypatch.setitem(tables.REASONS, ("em_routing", "memory"), "the votes")
+    lines = tables.speed_table(record).splitlines()
+    assert lines[2:4] == [
+        "| EM routing | `MarianMTModel` | 1.04 [0.94, 1.14] (1.25x / 1.20x), met "
+        "| 1.20 [1.10, 1.30] (1.50x / 1.25x), missed by 14 % | - | 1.20x, missed by 4 % "
+        "| greedy, 1 sentence: not explained yet; memory: the votes |",
+        "| GDR | `MarianMTModel` | - | - | - | 1.20x, met | - |",
+    ]
+    assert "newstest2014.en-de.en" in lines[-1] and "`0123456789ab` with changes, 1,234 tests" in lines[-1]
+    assert len({line.count("|") for line in lines[:4]}) == 1
+
+
+@pytest.mark.parametrize(("value", "shown"), [(1.0500001, "1e-05"), (1.054, "0.4"), (1.092, "4"), (2.1, "100")])
+def test_a_miss_is_never_shown_as_zero(value, shown):
+    assert tables.percent_above(value, 1.05) == shown
+
+
+def test_operators(record):
+    assert (
+        tables.operators_table(record).splitlines()[-1] == "| `additive_scores` | [2, 3], [4] | 0.50x [0.40, 0.60] |"
+    )
+
+
+def test_without_a_record():
+    assert tables.speed_table(None) == tables.operators_table(None) == "not run"
