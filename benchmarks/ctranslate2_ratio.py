@@ -29,15 +29,16 @@ from transformers import (
     AutoConfig,
     AutoTokenizer,
     CompileConfig,
-    MarianConfig,
     MarianMTModel,
     PreTrainedTokenizerBase,
     PreTrainedTokenizerFast,
 )
 from transformers.utils import logging
 
+import registry
 from hf_capsule_mt.evaluation.translate import translate
 from hf_capsule_mt.hub.conversion import to_plain
+from registry import SIZES
 from timing import environment, ratios, rotated, write_record
 
 try:
@@ -46,11 +47,7 @@ try:
 except ImportError:
     sys.exit("this benchmark needs CTranslate2: pip install ctranslate2")
 
-SIZES = {
-    "tiny": dict(d_model=32, layers=2, heads=2, ffn=48, vocab_size=500),
-    "yardstick": dict(d_model=192, layers=2, heads=4, ffn=512, vocab_size=4000),
-    "base": dict(d_model=512, layers=6, heads=8, ffn=2048, vocab_size=32000),
-}
+LENGTH = 512
 PAD, EOS, UNK = SPECIAL = ("<pad>", "</s>", "<unk>")
 REFERENCE = "CTranslate2"
 # transformers compiles greedy decoding only
@@ -81,36 +78,18 @@ class MarianLoader(converters.MarianMTLoader):
         pass
 
 
-def random_checkpoint(size: dict[str, int], folder: Path) -> Path:
+def random_checkpoint(size: registry.Size, folder: Path) -> Path:
     """Writes a Marian model with random weights, and a tokenizer whose pieces are the words w3, w4, ..."""
     from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
-    pieces = [*SPECIAL, *(f"w{number}" for number in range(len(SPECIAL), size["vocab_size"]))]
+    pieces = [*SPECIAL, *(f"w{number}" for number in range(len(SPECIAL), size.vocab_size))]
     tokenizer = Tokenizer(models.WordLevel({piece: number for number, piece in enumerate(pieces)}, unk_token=UNK))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     tokenizer.post_processor = processors.TemplateProcessing(single=f"$A {EOS}", special_tokens=[(EOS, 1)])
     PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, pad_token=PAD, eos_token=EOS, unk_token=UNK, model_max_length=512
+        tokenizer_object=tokenizer, pad_token=PAD, eos_token=EOS, unk_token=UNK, model_max_length=LENGTH
     ).save_pretrained(folder)
-    torch.manual_seed(1)
-    config = MarianConfig(
-        vocab_size=size["vocab_size"],
-        d_model=size["d_model"],
-        encoder_layers=size["layers"],
-        decoder_layers=size["layers"],
-        encoder_attention_heads=size["heads"],
-        decoder_attention_heads=size["heads"],
-        encoder_ffn_dim=size["ffn"],
-        decoder_ffn_dim=size["ffn"],
-        activation_function="relu",
-        scale_embedding=True,
-        max_position_embeddings=512,
-        pad_token_id=0,
-        eos_token_id=1,
-        forced_eos_token_id=None,
-        decoder_start_token_id=0,
-    )
-    MarianMTModel(config).save_pretrained(folder)
+    registry.build("marian", registry.Setting(size, (LENGTH,))).save_pretrained(folder)
     return folder
 
 
@@ -266,7 +245,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         if options.size:
             checkpoint = random_checkpoint(SIZES[options.size], Path(folder) / "random")
-            sentences = random_sentences(sentences, SIZES[options.size]["vocab_size"])
+            sentences = random_sentences(sentences, SIZES[options.size].vocab_size)
         else:
             checkpoint = plain_checkpoint(options.checkpoint, Path(folder) / "plain")
         for beams in options.beams:

@@ -4,8 +4,9 @@
 
 Two updates with AdamW are made, the second of which has the optimizer's state. On a CUDA device the peak is PyTorch's
 count of allocated bytes. On the CPU it is the process's peak resident size less what was resident before the model was
-built, with an allocator setting under which freed tensors leave the process. One update has been made before and thrown
-away: libraries that are loaded, and code that is compiled, on first use are not memory of the training.
+built, with an allocator setting under which freed tensors leave the process. One update on an eighth of the batch
+has been made and thrown away before: libraries that are loaded, and code that is compiled, on first use are not memory
+of the training.
 """
 
 import argparse
@@ -43,7 +44,8 @@ def peak_bytes(system: str, size: str, setting: Setting) -> int:
 
 def own_peak_bytes(system: str, setting: Setting) -> int:
     """The peak of one system, in bytes, measured in this process."""
-    train(system, setting, updates=1)
+    small = setting._replace(size=setting.size._replace(tokens=setting.size.tokens // 8))
+    train(system, small, updates=1)
     if setting.device == "cuda":
         torch.cuda.reset_peak_memory_stats()
         train(system, setting)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import registry
+from speed_tables import comparison_table, loader_table, operators_table, revisions_table, speed_table
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
@@ -96,15 +97,11 @@ LINEAR_TIME_SYSTEMS = {
     "capsnmt_8": "CapsNMT, M = 8",
 }
 PROBED = {recipe: system.name for recipe, system in GUIDED_SYSTEMS.items()} | {"gdr_light": "GDR + BOW x 0.1 + BCA"}
+# recorded by ctranslate2_ratio.py
+CTRANSLATE2 = ("ctranslate2_multi30k", "ctranslate2_base")
 # runs that start from the trained baseline, by paper
 CONTINUED = {"baseline_continued": "the baseline itself", "em_routing_paper": "EM routing as printed"}
 CONTINUED_GUIDED = {"baseline_continued": "the baseline itself", "gdr_full_continued": "GDR + BOW + BCA"}
-# (time / parent's) / (operations / parent's), and training memory / parent's, at the base size
-TIME_TARGET = 1.05
-MEMORY_TARGET = 1.15
-GUIDED_MEMORY_TARGET = 1.5
-# why a target is missed, by system and job ("memory" for that of training)
-REASONS: dict[tuple[str, str], str] = {}
 
 
 def load(path: Path):
@@ -232,88 +229,6 @@ def past_future_table() -> str:
             f"{entries[0]['steps']:,} updates each, `recipes/past_future/`; the paper reports rOL 0.72 and 0.70 for "
             "its full model on NIST Zh-En.",
         ]
-    return "\n".join(lines)
-
-
-def speed_table(record: dict | None, memory: dict | None = None) -> str:
-    """Every target's figure at the base size, met or not, from a record of speed.py and one of its memory."""
-    if record is None:
-        return "not run"
-    for name, row in (memory["results"] if memory else {}).items():
-        record["results"].setdefault(name, {"parent": row["parent"]}).setdefault("memory", row["memory"])
-    jobs = list(registry.JOBS)
-    lines = ["| system | parent | " + " | ".join([*jobs, "training memory"]) + " | missed because |"]
-    lines.append("|---" * (len(jobs) + 4) + "|")
-    for name, row in record["results"].items():
-        if name == row["parent"]:
-            continue
-        system, parent = registry.SYSTEMS[name], registry.SYSTEMS[row["parent"]]
-        cells, missed = [system.label, parent.label], []
-        limit = GUIDED_MEMORY_TARGET if system.guided else MEMORY_TARGET
-        for job, target, describe in (*((job, TIME_TARGET, quotient) for job in jobs), ("memory", limit, portion)):
-            if job not in row:
-                cells.append("-")
-                continue
-            value, shown = describe(row[job])
-            met = value <= target
-            cells.append(f"{shown}, " + ("met" if met else f"missed by {percent_above(value, target)} %"))
-            if not met:
-                missed.append(f"{job}: {REASONS.get((name, job), 'not explained yet')}")
-        lines.append("| " + " | ".join([*cells, "; ".join(missed) or "-"]) + " |")
-    return "\n".join([*lines, "", speed_conditions(record)])
-
-
-def quotient(cell: dict) -> tuple[float, str]:
-    """The figure of a job's target, and how it is shown: with what it is made of, and its quartiles."""
-    low, high = cell["time_over_operations_quartiles"]
-    return cell["time_over_operations"], (
-        f"{cell['time_over_operations']:.2f} [{low:.2f}, {high:.2f}] "
-        f"({cell['time_ratio']:.2f}x / {cell['operation_ratio']:.2f}x)"
-    )
-
-
-def portion(cell: dict) -> tuple[float, str]:
-    """The figure of the target of memory, and how it is shown."""
-    return cell["memory_ratio"], f"{cell['memory_ratio']:.2f}x"
-
-
-def percent_above(value: float, target: float) -> str:
-    """By how much a target is missed; a miss is never shown as 0."""
-    percent = 100 * (value / target - 1)
-    return f"{percent:.0f}" if percent >= 1 else f"{percent:.1g}"
-
-
-def speed_conditions(record: dict) -> str:
-    """What a record of speed.py was measured on."""
-    environment = record["environment"]
-    cells = [cell for row in record["results"].values() for cell in row.values() if isinstance(cell, dict)]
-    turns = sorted({cell["turns"] for cell in cells if "turns" in cell})
-    green = {file: count for tests in record["tests"].values() for file, count in tests["passed"].items()}
-    source = f"the first 16 sentences of {record['source']}" if record["source"] else "16 sentences of equal length"
-    revisions = ", ".join(
-        f"`{tests['revision']}`" + (" with changes" if tests["dirty"] else "") for tests in record["tests"].values()
-    )
-    return (
-        f"(Time / parent's) / (operations / parent's), in brackets the quartiles of {turns[0]} to {turns[-1]} turns, "
-        f"in parentheses the two ratios; target {TIME_TARGET}. Memory / parent's; target {MEMORY_TARGET}, with a "
-        f"guided head {GUIDED_MEMORY_TARGET}. d {record['d_model']}, {record['layers']} + {record['layers']} layers "
-        f"(recurrent {record['rnn_encoder_layers']} + {record['rnn_decoder_layers']}), V {record['vocab_size']:,}, "
-        f"N = {record['d_model']}, R = 3, {record['tokens']:,} tokens per batch, {record['dtype']}, "
-        f"{environment['threads']} threads, torch {environment['torch']}; decoding: lengths of {source}, random "
-        f"words. Recurrent systems have no plain parent in transformers. Revision {revisions}, "
-        f"{sum(green.values()):,} tests green before."
-    )
-
-
-def operators_table(record: dict | None) -> str:
-    """Time of the fast paths beside the plain functions, from a record of speed.py."""
-    if record is None:
-        return "not run"
-    lines = ["| function | shapes | time, forward and backward |", "|---|---|---|"]
-    for name, cell in record["operators"].items():
-        shapes = ", ".join(f"[{', '.join(map(str, shape))}]" for shape in cell["shapes"])
-        low, high = cell["time_ratio_quartiles"]
-        lines.append(f"| `{name}` | {shapes} | {cell['time_ratio']:.2f}x [{low:.2f}, {high:.2f}] |")
     return "\n".join(lines)
 
 
@@ -473,6 +388,9 @@ def main() -> int:
         ("README.md", "past_future", past_future_table()),
         ("README.md", "speed", speed_table(load(RESULTS / "speed_base.json"), load(RESULTS / "memory_base.json"))),
         ("docs/speed.md", "operators", operators_table(load(RESULTS / "speed_base.json"))),
+        ("docs/speed.md", "revisions", revisions_table(load(RESULTS / "revisions_yardstick.json"))),
+        ("docs/speed.md", "loader", loader_table(load(RESULTS / "loader_multi30k.json"))),
+        ("docs/speed.md", "ctranslate2", comparison_table([load(RESULTS / f"{n}.json") for n in CTRANSLATE2])),
         ("docs/paper_index.md", "continued", continued_table(CONTINUED)),
         ("docs/paper_index.md", "continued_guided", continued_table(CONTINUED_GUIDED)),
         ("docs/paper_index.md", "linear_time", linear_time_table()),

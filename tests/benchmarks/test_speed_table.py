@@ -2,7 +2,7 @@
 
 import pytest
 
-import tables
+import speed_tables
 
 
 def cell(time_ratio, operation_ratio, spread=0.1):
@@ -47,8 +47,8 @@ def record():
 
 
 def test_targets_are_met_or_missed_by_so_much_and_because(record, monkeypatch):
-    monkeypatch.setitem(tables.REASONS, ("em_routing", "memory"), "the votes")
-    lines = tables.speed_table(record).splitlines()
+    monkeypatch.setitem(speed_tables.REASONS, ("em_routing", "memory"), "the votes")
+    lines = speed_tables.speed_table(record).splitlines()
     assert lines[2:4] == [
         "| EM routing | `MarianMTModel` | 1.04 [0.94, 1.14] (1.25x / 1.20x), met "
         "| 1.20 [1.10, 1.30] (1.50x / 1.25x), missed by 14 % | - | 1.20x, missed by 4 % "
@@ -61,14 +61,15 @@ def test_targets_are_met_or_missed_by_so_much_and_because(record, monkeypatch):
 
 @pytest.mark.parametrize(("value", "shown"), [(1.0500001, "1e-05"), (1.054, "0.4"), (1.092, "4"), (2.1, "100")])
 def test_a_miss_is_never_shown_as_zero(value, shown):
-    assert tables.percent_above(value, 1.05) == shown
+    assert speed_tables.percent_above(value, 1.05) == shown
 
 
 def test_operators(record):
     assert (
-        tables.operators_table(record).splitlines()[-1] == "| `additive_scores` | [2, 3], [4] | 0.50x [0.40, 0.60] |"
+        speed_tables.operators_table(record).splitlines()[-1]
+        == "| `additive_scores` | [2, 3], [4] | 0.50x [0.40, 0.60] |"
     )
 
 
 def test_without_a_record():
-    assert tables.speed_table(None) == tables.operators_table(None) == "not run"
+    assert speed_tables.speed_table(None) == speed_tables.operators_table(None) == "not run"

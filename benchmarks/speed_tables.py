@@ -1,0 +1,155 @@
+"""Tables of the benchmarks of speed and memory, for `tables.py`, from what these recorded."""
+
+import registry
+
+# (time / parent's) / (operations / parent's), and training memory / parent's, at the base size
+TIME_TARGET = 1.05
+MEMORY_TARGET = 1.15
+GUIDED_MEMORY_TARGET = 1.5
+# why a target is missed, by system and job ("memory" for that of training)
+REASONS: dict[tuple[str, str], str] = {}
+
+
+def speed_table(record: dict | None, memory: dict | None = None) -> str:
+    """Every target's figure at the base size, met or not, from a record of speed.py and one of its memory."""
+    if record is None:
+        return "not run"
+    for name, row in (memory["results"] if memory else {}).items():
+        record["results"].setdefault(name, {"parent": row["parent"]}).setdefault("memory", row["memory"])
+    jobs = list(registry.JOBS)
+    lines = ["| system | parent | " + " | ".join([*jobs, "training memory"]) + " | missed because |"]
+    lines.append("|---" * (len(jobs) + 4) + "|")
+    for name, row in record["results"].items():
+        if name == row["parent"]:
+            continue
+        system, parent = registry.SYSTEMS[name], registry.SYSTEMS[row["parent"]]
+        cells, missed = [system.label, parent.label], []
+        limit = GUIDED_MEMORY_TARGET if system.guided else MEMORY_TARGET
+        for job, target, describe in (*((job, TIME_TARGET, quotient) for job in jobs), ("memory", limit, portion)):
+            if job not in row:
+                cells.append("-")
+                continue
+            value, shown = describe(row[job])
+            met = value <= target
+            cells.append(f"{shown}, " + ("met" if met else f"missed by {percent_above(value, target)} %"))
+            if not met:
+                missed.append(f"{job}: {REASONS.get((name, job), 'not explained yet')}")
+        lines.append("| " + " | ".join([*cells, "; ".join(missed) or "-"]) + " |")
+    return "\n".join([*lines, "", speed_conditions(record)])
+
+
+def quotient(cell: dict) -> tuple[float, str]:
+    """The figure of a job's target, and how it is shown: with what it is made of, and its quartiles."""
+    low, high = cell["time_over_operations_quartiles"]
+    return cell["time_over_operations"], (
+        f"{cell['time_over_operations']:.2f} [{low:.2f}, {high:.2f}] "
+        f"({cell['time_ratio']:.2f}x / {cell['operation_ratio']:.2f}x)"
+    )
+
+
+def portion(cell: dict) -> tuple[float, str]:
+    """The figure of the target of memory, and how it is shown."""
+    return cell["memory_ratio"], f"{cell['memory_ratio']:.2f}x"
+
+
+def percent_above(value: float, target: float) -> str:
+    """By how much a target is missed; a miss is never shown as 0."""
+    percent = 100 * (value / target - 1)
+    return f"{percent:.0f}" if percent >= 1 else f"{percent:.1g}"
+
+
+def speed_conditions(record: dict) -> str:
+    """What a record of speed.py was measured on."""
+    environment = record["environment"]
+    cells = [cell for row in record["results"].values() for cell in row.values() if isinstance(cell, dict)]
+    turns = sorted({cell["turns"] for cell in cells if "turns" in cell})
+    green = {file: count for tests in record["tests"].values() for file, count in tests["passed"].items()}
+    source = f"the first 16 sentences of {record['source']}" if record["source"] else "16 sentences of equal length"
+    revisions = ", ".join(
+        f"`{tests['revision']}`" + (" with changes" if tests["dirty"] else "") for tests in record["tests"].values()
+    )
+    return (
+        f"(Time / parent's) / (operations / parent's), in brackets the quartiles of {turns[0]} to {turns[-1]} turns, "
+        f"in parentheses the two ratios; target {TIME_TARGET}. Memory / parent's; target {MEMORY_TARGET}, with a "
+        f"guided head {GUIDED_MEMORY_TARGET}. d {record['d_model']}, {record['layers']} + {record['layers']} layers "
+        f"(recurrent {record['rnn_encoder_layers']} + {record['rnn_decoder_layers']}), V {record['vocab_size']:,}, "
+        f"N = {record['d_model']}, R = 3, {record['tokens']:,} tokens per batch, {record['dtype']}, "
+        f"{environment['threads']} threads, torch {environment['torch']}; decoding: lengths of {source}, random "
+        f"words. Recurrent systems have no plain parent in transformers. Revision {revisions}, "
+        f"{sum(green.values()):,} tests green before."
+    )
+
+
+def operators_table(record: dict | None) -> str:
+    """Time of the fast paths beside the plain functions, from a record of speed.py."""
+    if record is None:
+        return "not run"
+    lines = ["| function | shapes | time, forward and backward |", "|---|---|---|"]
+    for name, cell in record["operators"].items():
+        shapes = ", ".join(f"[{', '.join(map(str, shape))}]" for shape in cell["shapes"])
+        low, high = cell["time_ratio_quartiles"]
+        lines.append(f"| `{name}` | {shapes} | {cell['time_ratio']:.2f}x [{low:.2f}, {high:.2f}] |")
+    return "\n".join(lines)
+
+
+def revisions_table(record: dict | None) -> str:
+    """Time of every system as a ratio to an older revision's, from a record of revisions.py."""
+    if record is None:
+        return "not run"
+    jobs = list(next(iter(record["results"].values())))
+    lines = ["| system | " + " | ".join(jobs) + " |", "|---" * (len(jobs) + 1) + "|"]
+    for name, row in record["results"].items():
+        lines.append(f"| {registry.SYSTEMS[name].label} | " + " | ".join(spread(row[job]) for job in jobs) + " |")
+    threads = record["environment"]["threads"]
+    return "\n".join(
+        [
+            *lines,
+            "",
+            f"New / old (revision `{record['old'][:12]}`), {record['size']} size, threads: {threads}; `"
+            "benchmarks/results/revisions_yardstick.json`.",
+        ]
+    )
+
+
+def spread(cell: dict) -> str:
+    """A ratio of times and its quartiles."""
+    low, high = cell["time_ratio_quartiles"]
+    return f"{cell['time_ratio']:.2f}x [{low:.2f}, {high:.2f}]"
+
+
+def loader_table(record: dict | None) -> str:
+    """How fast text is loaded with and without the model, from a record of loader.py."""
+    if record is None:
+        return "not run"
+    result = record["result"]
+    training, alone, waiting = (result[name]["median"] for name in ("training", "loader", "waiting"))
+    rows = {
+        "training": f"{training:,.0f} target tokens/s, {waiting:.2%} of the time waiting for a batch",
+        "the loader alone": f"{alone:,.0f} target tokens/s, "
+        f"{result['loader_over_training']['median']:,.0f} times as many",
+        "with `DataCollatorForSeq2Seq`": f"{result['loader_seq2seq_over_training']['median']:,.0f} times as many",
+        f"encoding {result['pairs']:,} pairs": f"{result['encoding_seconds']:.1f} s; "
+        f"from the cache {result['cached_over_encoding']:.1%} of it",
+    }
+    lines = ["| | |", "|---|---|", *(f"| {what} | {figure} |" for what, figure in rows.items())]
+    conditions = f"`{record['recipe']}`, {record['rounds']} rounds of {record['updates']} updates"
+    return "\n".join([*lines, "", f"{conditions}, threads: {record['environment']['threads']}."])
+
+
+def comparison_table(records: list[dict | None]) -> str:
+    """`translate` beside CTranslate2, from records of ctranslate2_ratio.py."""
+    found = [record for record in records if record is not None]
+    if not found:
+        return "not run"
+    lines = ["| model | translator | decoding | time / CTranslate2's | identical |", "|---|---|---|---|---|"]
+    for record in found:
+        for decoding, rows in record["results"].items():
+            for name, row in rows.items():
+                shown = "1" if name == "CTranslate2" else spread(row)
+                lines.append(f"| {record['model']} | {name} | {decoding} | {shown} | {row['identical']:.1%} |")
+    conditions = "; ".join(
+        f"{record['model']}: {record['sentences']} sentences of {record['source']}, {record['rounds']} rounds, "
+        f"threads: {record['environment']['threads']}, CTranslate2 {record['environment']['ctranslate2']}"
+        for record in found
+    )
+    return "\n".join([*lines, "", f"{conditions}."])
