@@ -23,7 +23,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 import hf_capsule_mt  # noqa: F401  (registers the models)
 from hf_capsule_mt.evaluation.translate import translate
-from speed import environment
+from timing import environment
 
 RESAMPLES = 2000
 

@@ -39,7 +39,8 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from hf_capsule_mt import CapsuleRNNConfig, CapsuleRNNForConditionalGeneration
 from hf_capsule_mt.analysis.efficiency import OperationCount
-from speed import EOS, PAD, environment
+from registry import EOS, PAD
+from timing import environment
 
 
 class System(NamedTuple):

@@ -39,7 +39,6 @@ import memory
 import verify
 from hf_capsule_mt.analysis.efficiency import OperationCount
 from hf_capsule_mt.models.capsule_kernels import plain_kernels
-from registry import EOS as EOS
 from registry import (
     JOBS,
     OPERATORS,
@@ -53,7 +52,6 @@ from registry import (
     sentence_lengths,
     tests_of,
 )
-from registry import PAD as PAD
 from timing import Run, environment, ratios, rotated, seconds, write_record
 
 OPERATOR_TURNS = 3

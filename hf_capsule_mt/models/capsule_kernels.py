@@ -22,7 +22,7 @@ VOTE_ELEMENTS_CPU = 2**17
 VOTE_ELEMENTS = 2**24
 # Logits (positions x V) held at a time.
 LOGIT_ELEMENTS = 2**23
-# Votes of one training step from which compiling the routing (about ten seconds, once a process) can pay.
+# Votes of one training step from which pieces, and compiling them (some seconds, once a process), pay.
 COMPILED_VOTES = 2**19
 
 _plain = False
@@ -49,9 +49,9 @@ def in_pieces(
 ) -> Tensor:
     """``core(*by_row, *shared, *options)`` over a few rows at a time; backward computes each piece again.
 
-    Only the inputs are kept for the backward pass, however many tensors `core` makes on its way. In training steps
-    that are large enough, `core` is compiled; pieces all have one shape, so that it is compiled once, whatever the
-    shapes of the batches.
+    Only the inputs are kept for the backward pass, however many tensors `core` makes on its way. In training, `core`
+    is compiled; pieces all have one shape, so that it is compiled once, whatever the shapes of the batches. Training
+    steps too small for that go the plain way.
 
     Args:
         core: a module's function that treats every row alike.
@@ -66,12 +66,11 @@ def in_pieces(
     first = by_row[0]
     bound = VOTE_ELEMENTS_CPU if first.device.type == "cpu" else VOTE_ELEMENTS
     size = max(1, bound // max(1, first[:1].numel()))
-    if is_plain() or first.shape[0] <= size:
+    training = _wanted(*inputs)
+    if is_plain() or first.shape[0] <= size or (training and first.numel() < COMPILED_VOTES):
         return core(*inputs, *options)
-    training = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs)
-    compiled = training and first.numel() >= COMPILED_VOTES
-    run = _compiled(core) if compiled else core
-    return _Pieces.apply(run, options, size, compiled, len(by_row), *inputs)
+    run = _compiled(core) if training else core
+    return _Pieces.apply(run, options, size, training, len(by_row), *inputs)
 
 
 def additive_scores(queries: Tensor, keys: Tensor, weight: Tensor) -> Tensor:

@@ -7,12 +7,13 @@ import memory
 from registry import SIZES
 
 
-def test_resident_size_follows_what_is_allocated():
-    before = memory.resident()
-    tensor = torch.ones(2**24)
-    assert memory.resident() - before > 0.9 * tensor.nbytes
-    # the system notes the largest size only now and then
-    assert memory.resident_peak() > 0.99 * memory.resident()
+@pytest.mark.skipif(not memory.PEAK_RESET.exists(), reason="only Linux can reset the peak")
+def test_peak_follows_what_is_allocated_and_can_be_reset():
+    before = memory.reset_resident_peak()
+    size = torch.ones(2**24).nbytes
+    assert memory.resident_peak() - before > 0.9 * size
+    # the tensor is gone
+    assert memory.reset_resident_peak() - before < 0.1 * size
 
 
 @pytest.mark.slow

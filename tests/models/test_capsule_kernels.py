@@ -52,9 +52,18 @@ systems = pytest.mark.parametrize("system", ["dynamic", "em"])
 
 
 @pytest.fixture
-def pieces(monkeypatch) -> None:
-    """Pieces of four rows: the last one is cut short."""
+def compiled_pieces(monkeypatch) -> None:
+    """Pieces of four rows, the last one filled up; compiled in training."""
     monkeypatch.setattr(capsule_kernels, "VOTE_ELEMENTS_CPU", 4 * LAYERS * CAPSULES * SIZE + 1)
+    monkeypatch.setattr(capsule_kernels, "COMPILED_VOTES", 0)
+    monkeypatch.setattr(capsule_kernels, "_compiled_cores", {})
+    monkeypatch.setattr(capsule_kernels, "_compiler_works", True)
+
+
+@pytest.fixture
+def pieces(compiled_pieces, monkeypatch) -> None:
+    """The same without a compiler."""
+    monkeypatch.setattr(torch, "compile", lambda core, **options: core)
 
 
 @systems
@@ -99,6 +108,8 @@ def test_gradients_that_nobody_wants_are_not_computed(system, pieces):
 
 def test_shared_gradients_of_low_precision_are_summed_in_float32(monkeypatch):
     monkeypatch.setattr(capsule_kernels, "VOTE_ELEMENTS_CPU", 1)
+    monkeypatch.setattr(capsule_kernels, "COMPILED_VOTES", 0)
+    monkeypatch.setattr(capsule_kernels, "_compiler_works", False)
     votes = torch.ones(4096, 1, dtype=torch.bfloat16)
     scale = torch.ones((), dtype=torch.bfloat16, requires_grad=True)
     in_pieces(torch.mul, [votes], [scale]).sum().backward()
@@ -107,9 +118,7 @@ def test_shared_gradients_of_low_precision_are_summed_in_float32(monkeypatch):
 
 
 @systems
-def test_compiled_routing_is_routing_and_compiles_once(system, pieces, monkeypatch):
-    monkeypatch.setattr(capsule_kernels, "COMPILED_VOTES", 0)
-    monkeypatch.setattr(capsule_kernels, "_compiled_cores", {})
+def test_compiled_routing_is_routing_and_compiles_once(system, compiled_pieces):
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
     compiled = []
@@ -135,7 +144,7 @@ def test_small_batches_and_inference_are_not_compiled(monkeypatch):
 
 
 @systems
-def test_without_a_compiler_routing_runs_anyway_and_says_so_once(system, pieces, monkeypatch, caplog):
+def test_without_a_compiler_routing_runs_anyway_and_says_so_once(system, compiled_pieces, monkeypatch, caplog):
     def broken(core, **options):
         def run(*inputs):
             raise RuntimeError("No working C++ compiler found\nand much more")
@@ -143,9 +152,6 @@ def test_without_a_compiler_routing_runs_anyway_and_says_so_once(system, pieces,
         return run
 
     monkeypatch.setattr(torch, "compile", broken)
-    monkeypatch.setattr(capsule_kernels, "COMPILED_VOTES", 0)
-    monkeypatch.setattr(capsule_kernels, "_compiled_cores", {})
-    monkeypatch.setattr(capsule_kernels, "_compiler_works", True)
     inputs = routing_inputs(system)
     expected = with_gradients(plain(system, inputs), inputs)
     with caplog.at_level(logging.WARNING):
@@ -283,8 +289,8 @@ MODELS = {
 def test_a_model_trains_alike_either_way(fields, compiled, monkeypatch):
     for name in ("VOTE_ELEMENTS_CPU", "SCORE_ELEMENTS_CPU", "LOGIT_ELEMENTS"):
         monkeypatch.setattr(capsule_kernels, name, 100)
-    if compiled:
-        monkeypatch.setattr(capsule_kernels, "COMPILED_VOTES", 0)
+    monkeypatch.setattr(capsule_kernels, "COMPILED_VOTES", 0)
+    monkeypatch.setattr(capsule_kernels, "_compiler_works", compiled)
     model = open_gates(capsule_model(**fields)).double().train()
 
     def run() -> list[torch.Tensor]:
@@ -296,7 +302,7 @@ def test_a_model_trains_alike_either_way(fields, compiled, monkeypatch):
     with plain_kernels():
         expected = run()
     assert_same(run(), expected, rtol=1e-7, atol=1e-9)
-    assert capsule_kernels._compiler_works
+    assert capsule_kernels._compiler_works == compiled
 
 
 class Scaled(nn.Linear):
