@@ -145,7 +145,6 @@ def measure_group(names: Sequence[str], setting: Setting, jobs: Sequence[str], r
             # an optimizer has no state before its first update; what is compiled is so on the first calls
             run()
             operations[job][name] = count_operations(run)
-            run()
     times = take_turns(runs, {job: JOBS[job] for job in jobs}, rounds, ", ".join(names[1:]))
     for name in names:
         for job in jobs:

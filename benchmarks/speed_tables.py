@@ -111,6 +111,19 @@ def revisions_table(record: dict | None) -> str:
     )
 
 
+def runs_table(runs: dict[str, dict | None]) -> str:
+    """Recorded runs of the same recipe and seed, by the version that made them."""
+    lines = ["| version | minutes | target tokens/s | val | test2016 greedy | test2016 beam 5 |", "|---" * 6 + "|"]
+    for version, results in runs.items():
+        if results is None:
+            continue
+        scores = {(row["split"], row["beams"]): f"{row['bleu']:.1f}" for row in results["scores"]}
+        bleu = " | ".join(scores[key] for key in (("validation", 1), ("test", 1), ("test", 5)))
+        minutes = results["train_seconds"] / 60
+        lines.append(f"| {version} | {minutes:.0f} | {results['tokens_per_second']:,.0f} | {bleu} |")
+    return "\n".join(lines)
+
+
 def spread(cell: dict) -> str:
     """A ratio of times and its quartiles."""
     low, high = cell["time_ratio_quartiles"]

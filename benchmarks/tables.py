@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import registry
-from speed_tables import comparison_table, loader_table, operators_table, revisions_table, speed_table
+from speed_tables import comparison_table, loader_table, operators_table, revisions_table, runs_table, speed_table
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
@@ -97,6 +97,8 @@ LINEAR_TIME_SYSTEMS = {
     "capsnmt_8": "CapsNMT, M = 8",
 }
 PROBED = {recipe: system.name for recipe, system in GUIDED_SYSTEMS.items()} | {"gdr_light": "GDR + BOW x 0.1 + BCA"}
+# the same recipe by version
+EM_RUNS = {"0.1.0": "em_routing_0.1.0", "0.6.0": "em_routing"}
 # recorded by ctranslate2_ratio.py
 CTRANSLATE2 = ("ctranslate2_multi30k", "ctranslate2_base")
 # runs that start from the trained baseline, by paper
@@ -389,6 +391,11 @@ def main() -> int:
         ("README.md", "speed", speed_table(load(RESULTS / "speed_base.json"), load(RESULTS / "memory_base.json"))),
         ("docs/speed.md", "operators", operators_table(load(RESULTS / "speed_base.json"))),
         ("docs/speed.md", "revisions", revisions_table(load(RESULTS / "revisions_yardstick.json"))),
+        (
+            "docs/speed.md",
+            "runs",
+            runs_table({v: load(ROOT / f"results/multi30k/{n}.json") for v, n in EM_RUNS.items()}),
+        ),
         ("docs/speed.md", "loader", loader_table(load(RESULTS / "loader_multi30k.json"))),
         ("docs/speed.md", "ctranslate2", comparison_table([load(RESULTS / f"{n}.json") for n in CTRANSLATE2])),
         ("docs/paper_index.md", "continued", continued_table(CONTINUED)),
