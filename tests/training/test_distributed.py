@@ -45,8 +45,9 @@ USE_CPU = "true" if torch.accelerator.is_available() else None
 @pytest.mark.parametrize("system", SYSTEMS.values(), ids=SYSTEMS.keys())
 def test_two_processes_equal_one_with_twice_the_tokens(command, recurrent, tmp_path, system):
     command = recurrent if system is RECURRENT else command
-    # With a small epsilon Adam would turn the rounding of gradients that are nearly zero into full steps.
-    options = dict(dropout=0.0, adam_epsilon=1e-2, learning_rate=0.1, logging_steps=1, test_num_beams=[1, 2])
+    # With a small epsilon Adam would turn the rounding of gradients that are nearly zero into full steps; with large
+    # steps the gradients of EM routing would make more of it from update to update.
+    options = dict(dropout=0.0, adam_epsilon=1e-2, learning_rate=0.03, logging_steps=1, test_num_beams=[1, 2])
     options |= system
     options |= dict(report_to="tensorboard", disable_tqdm="false")
     one, two = tmp_path / "one", tmp_path / "two"
