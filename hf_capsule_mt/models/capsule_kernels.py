@@ -238,7 +238,7 @@ class _VocabularyLoss(torch.autograd.Function):
         total = weights.new_zeros(())
         size = min(len(contents), max(1, LOGIT_ELEMENTS // embedding.shape[0]))
         # memory of a piece, for all pieces: new memory for each would cost more than the arithmetic on it
-        z_memory = contents.new_empty(size, len(embedding)) if logits is None else None
+        z_memory = contents.new_empty(size if logits is None else 0, len(embedding))
         slope_memory = weights.new_empty(size, len(embedding))
         for start in range(0, len(contents), max(1, size)):
             piece = slice(start, start + size)
