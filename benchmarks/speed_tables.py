@@ -44,7 +44,10 @@ def speed_table(record: dict | None, memory: dict | None = None) -> str:
             if not met:
                 missed.append(f"{job}: {REASONS.get((name, job), 'not explained yet')}")
         lines.append("| " + " | ".join([*cells, "; ".join(missed) or "-"]) + " |")
-    return "\n".join([*lines, "", speed_conditions(record)])
+    conditions = speed_conditions(record)
+    if memory:
+        conditions += f" Memory was measured in runs of its own, threads: {memory['environment']['threads']}."
+    return "\n".join([*lines, "", f"{conditions} A dash: not measured at this size."])
 
 
 def quotient(cell: dict) -> tuple[float, str]:
