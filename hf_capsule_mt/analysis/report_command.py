@@ -25,6 +25,7 @@ from safetensors import SafetensorError
 from tqdm.auto import tqdm
 from transformers import AutoConfig
 
+from ..evaluation.checkpoints import is_missing_directory
 from ..evaluation.comet import find_comet
 from .report import NUM_EXAMPLES, Options, Progress, file_name, load_test_set, make_report, write_report
 
@@ -96,7 +97,7 @@ def main(argv: Sequence[str]) -> int:
             raise ValueError('the figures need matplotlib: pip install "hf_capsule_mt[plots]"')
         checkpoints = _names(arguments.checkpoints, arguments.names)
         for name, checkpoint in checkpoints.items():
-            if not Path(checkpoint).is_dir() and (Path(checkpoint).is_absolute() or checkpoint.startswith(".")):
+            if is_missing_directory(checkpoint):
                 raise ValueError(f"there is no directory {checkpoint} ({name})")
             AutoConfig.from_pretrained(checkpoint)
         for name in ("num_beams", "max_tokens", "examples", "max_sentences"):

@@ -14,6 +14,11 @@ from transformers.utils.logging import disable_progress_bar
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
+def is_missing_directory(checkpoint: str | Path) -> bool:
+    """Whether it can only be a directory, which does not exist, and no name on the Hub."""
+    return not Path(checkpoint).is_dir() and (Path(checkpoint).is_absolute() or str(checkpoint).startswith("."))
+
+
 def load_checkpoint(
     checkpoint: str, dtype: str = "float32", device: str | None = None
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
@@ -29,7 +34,7 @@ def load_checkpoint(
         ValueError: there is no such directory, the model is no encoder-decoder, or weights are missing.
         OSError: there is no such checkpoint.
     """
-    if not Path(checkpoint).is_dir() and (Path(checkpoint).is_absolute() or checkpoint.startswith(".")):
+    if is_missing_directory(checkpoint):
         raise ValueError(f"there is no directory {checkpoint}")
     # Only the bars of transformers' own loading
     disable_progress_bar()

@@ -30,6 +30,7 @@ from transformers import (
     PreTrainedModel,
 )
 
+from ..evaluation.checkpoints import is_missing_directory
 from ..models.capsule_configuration import (
     AGGREGATION_INITS,
     AGGREGATIONS,
@@ -132,7 +133,7 @@ def _capsule_family(config: PreTrainedConfig, source: str | Path) -> type[Any]:
 
 def _load_config(source: str | Path, revision: str | None) -> PreTrainedConfig:
     """The configuration of a checkpoint; a path that does not exist is not taken for a name on the Hub."""
-    if not Path(source).is_dir() and (Path(source).is_absolute() or str(source).startswith(".")):
+    if is_missing_directory(source):
         raise ValueError(f"there is no directory {source}")
     return AutoConfig.from_pretrained(source, revision=revision)
 
