@@ -139,7 +139,7 @@ SYSTEMS = {
     "rnn_hybrid": System("hybrid", "rnn", {"source_memory": "hybrid"}),
 }
 # how often a job runs in a round: the short ones more often, as their times vary more
-JOBS = {"training step": 1, "greedy, 1 sentence": 4, "beam 5, 16 sentences": 2}
+JOBS = {"training step": 1, "greedy, 1 sentence": 8, "beam 5, 16 sentences": 2}
 
 TESTS = "tests/models"
 KERNEL_TESTS = "test_capsule_kernels.py"

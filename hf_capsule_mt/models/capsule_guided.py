@@ -18,7 +18,13 @@ from transformers.activations import ACT2FN
 
 from .capsule_layers import CapsuleLinear, InitialisesItself
 from .capsule_losses import bag_of_words_loss, content_agreement_loss
-from .capsule_routing import RoutingOutput, guided_attention, guided_classifier, guided_dynamic_routing
+from .capsule_routing import (
+    RoutingOutput,
+    guided_attention,
+    guided_classifier,
+    guided_dynamic_routing,
+    uniform_capsules,
+)
 
 
 def num_guided_capsules(config) -> int:
@@ -29,6 +35,8 @@ def num_guided_capsules(config) -> int:
 
 class GuidedSource(nn.Module):
     """The source side of guided routing: votes v_ij = W_j h_i (Eq. 5) and the terms of the scores that depend on them.
+
+    With "routing" also the capsules of the first iteration, whose assignment is uniform at every decoding step.
 
     The keys are W_v v_ij, one per capsule, for "routing" (the block of W_b in Eq. 7 that reads the votes); W_h h_i for
     "classifier"; W_h^g h_i, one per group, for "attention".
@@ -52,20 +60,20 @@ class GuidedSource(nn.Module):
         elif config.routing_iterations > 1:
             self.key_proj = CapsuleLinear(size, size, 1 / math.sqrt(size), bias_value=None)
 
-    def forward(self, hidden_states: Tensor) -> tuple[Tensor, Tensor]:
-        """hidden_states: encoder output h, [B, S, d].
+    def forward(self, hidden_states: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor | None]:
+        """hidden_states: encoder output h, [B, S, d]; mask: [B, S], True for a real source word.
 
         Returns:
-            votes [B, N, S, D], and keys: [B, N, S, D] for "routing" ([B, N, S, 0] with one iteration, which scores
-            nothing), [B, S, D] for "classifier", [B, 2, S, D] for "attention".
+            votes [B, N, S, D]; keys: [B, N, S, D] for "routing" ([B, N, S, 0] with one iteration, which scores
+            nothing), [B, S, D] for "classifier", [B, 2, S, D] for "attention"; and first capsules [B, N, 1, D] for
+            "routing", None otherwise.
         """
         votes = self._split(self.vote_proj(hidden_states))
-        if self.key_proj is None:
-            return votes, votes[..., :0]
         if self.system == "routing":
-            return votes, self.key_proj(votes)
-        keys = self.key_proj(hidden_states)
-        return votes, self._split(keys) if self.system == "attention" else keys
+            keys = votes[..., :0] if self.key_proj is None else self.key_proj(votes)
+            return votes, keys, uniform_capsules(votes.transpose(1, 2), mask)
+        keys = cast(nn.Linear, self.key_proj)(hidden_states)
+        return votes, self._split(keys) if self.system == "attention" else keys, None
 
     def _split(self, inputs: Tensor) -> Tensor:
         """[B, S, N * D] as [B, N, S, D]."""
@@ -131,16 +139,20 @@ class GuidedHead(InitialisesItself, nn.Module):
         if self.score_weight is not None:
             init.normal_(self.score_weight, std=1 / math.sqrt(self.score_weight.shape[-1]))
 
-    def forward(self, states: Tensor, votes: Tensor, keys: Tensor, mask: Tensor | None) -> GuidedOutput:
-        """states: z, [B, T, d]; votes, keys: from GuidedSource; mask: [B, S], True for a real source word."""
-        routed = self.route(states, votes.transpose(1, 2), keys, mask)
+    def forward(
+        self, states: Tensor, votes: Tensor, keys: Tensor, first_capsules: Tensor | None, mask: Tensor | None
+    ) -> GuidedOutput:
+        """states: z, [B, T, d]; votes, keys, first_capsules: from GuidedSource; mask: [B, S], True for a real word."""
+        routed = self.route(states, votes.transpose(1, 2), keys, first_capsules, mask)
         past = routed.capsules[..., : self.num_past, :].flatten(-2)
         future = routed.capsules[..., self.num_past : self.num_past + self.num_future, :].flatten(-2)
         inputs = torch.cat([states, self.scale * past, self.scale * future], dim=-1)
         context = self.output_proj(self.activation_fn(self.input_proj(inputs))) + states
         return GuidedOutput(context, past, future, routed.agreement)
 
-    def route(self, states: Tensor, votes: Tensor, keys: Tensor, mask: Tensor | None) -> RoutingOutput:
+    def route(
+        self, states: Tensor, votes: Tensor, keys: Tensor, first_capsules: Tensor | None, mask: Tensor | None
+    ) -> RoutingOutput:
         """Routes the source words at each decoding step; votes: [B, S, N, D].
 
         Returns capsules [B, T, >= P + F, D] and agreement.
@@ -202,10 +214,12 @@ class RoutingHead(GuidedHead):
             self.capsule_proj = CapsuleLinear(size, size, 1.0, bias_value=None)
             self.score_weight = nn.Parameter(torch.empty(size))
 
-    def route(self, states: Tensor, votes: Tensor, keys: Tensor, mask: Tensor | None) -> RoutingOutput:
+    def route(
+        self, states: Tensor, votes: Tensor, keys: Tensor, first_capsules: Tensor | None, mask: Tensor | None
+    ) -> RoutingOutput:
         if self.score_weight is None:
             # nothing is scored; only the number of steps counts
-            return guided_dynamic_routing(votes, None, states, None, None, 1, mask)
+            return guided_dynamic_routing(votes, None, states, None, None, 1, mask, first_capsules=first_capsules)
         return guided_dynamic_routing(
             votes,
             keys.transpose(1, 2),
@@ -214,6 +228,7 @@ class RoutingHead(GuidedHead):
             self.score_weight,
             self.num_iterations,
             mask,
+            first_capsules=first_capsules,
         )
 
     def group_probabilities(self, agreement: Tensor) -> Tensor:
@@ -233,7 +248,9 @@ class ClassifierHead(GuidedHead):
         self.state_proj = CapsuleLinear(width, size, 1 / math.sqrt(width), bias_value=None)
         self.score_weight = nn.Parameter(torch.empty(3 if config.num_redundant_capsules > 0 else 2, size))
 
-    def route(self, states: Tensor, votes: Tensor, keys: Tensor, mask: Tensor | None) -> RoutingOutput:
+    def route(
+        self, states: Tensor, votes: Tensor, keys: Tensor, first_capsules: Tensor | None, mask: Tensor | None
+    ) -> RoutingOutput:
         sizes = (self.num_past, self.num_future)
         return guided_classifier(votes, keys, self.state_proj(states), self.score_weight, sizes, mask)
 
@@ -249,7 +266,9 @@ class AttentionHead(GuidedHead):
         self.state_proj = CapsuleLinear(width, 2 * size, 1 / math.sqrt(width), bias_value=None)
         self.score_weight = nn.Parameter(torch.empty(2, size))
 
-    def route(self, states: Tensor, votes: Tensor, keys: Tensor, mask: Tensor | None) -> RoutingOutput:
+    def route(
+        self, states: Tensor, votes: Tensor, keys: Tensor, first_capsules: Tensor | None, mask: Tensor | None
+    ) -> RoutingOutput:
         queries = self.state_proj(states).unflatten(-1, (2, -1))
         return guided_attention(
             votes, keys.transpose(1, 2), queries, self.score_weight, (self.num_past, self.num_future), mask

@@ -88,9 +88,27 @@ def additive_scores(queries: Tensor, keys: Tensor, weight: Tensor) -> Tensor:
     """
     if _plain:
         return (queries.unsqueeze(-2) + keys.unsqueeze(-3)).tanh() @ weight.mT
-    rows = [tensor.reshape(-1, *tensor.shape[-2:]) for tensor in (queries, keys)]
-    scores = _AdditiveScores.apply(*rows, weight)
+    q, k = (tensor.reshape(-1, *tensor.shape[-2:]) for tensor in (queries, keys))
+    # autograd's bookkeeping would cost a step of decoding as much as the scores themselves
+    score = _AdditiveScores.apply if _wanted(queries, keys, weight) else _additive_scores
+    scores = score(q, k, weight)
     return scores.reshape(*queries.shape[:-2], *scores.shape[1:])
+
+
+def weighted_sum(weights: Tensor, vectors: Tensor) -> Tensor:
+    """``sum_s a_sm v_sm`` without the products, [..., S, M, D], forward and backward.
+
+    Args:
+        weights: a, [..., S, M].
+        vectors: v, [..., S, M, D].
+
+    Returns:
+        [..., M, D].
+    """
+    if is_plain():
+        return (weights.unsqueeze(-1) * vectors).sum(dim=-3)
+    summed = _WeightedSum.apply(weights.reshape(-1, *weights.shape[-2:]), vectors.reshape(-1, *vectors.shape[-3:]))
+    return summed.reshape(*vectors.shape[:-3], *summed.shape[1:])
 
 
 def weighted_log_normaliser(contents: Tensor, embedding: Tensor, weights: Tensor) -> Tensor:
@@ -167,16 +185,24 @@ def _wanted(*inputs: Tensor) -> bool:
     return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs)
 
 
-class _AdditiveScores(torch.autograd.Function):
+def _additive_scores(queries: Tensor, keys: Tensor, weight: Tensor) -> Tensor:
+    """`additive_scores` of M rows, without gradient."""
     # tanh(x) = 2 sigmoid(2 x) - 1, and sigmoid is the faster kernel, on CPUs several times so
+    pieces = _pieces(queries, keys)
+    if len(pieces) == 1:
+        scores = _sigmoids(queries, keys) @ weight.mT
+    else:
+        scores = queries.new_empty(*queries.shape[:2], keys.shape[1], weight.shape[0])
+        for rows, steps in pieces:
+            scores[rows, steps] = _sigmoids(queries[rows, steps], keys[rows]) @ weight.mT
+    return scores.mul_(2).sub_(weight.sum(dim=-1))
 
+
+class _AdditiveScores(torch.autograd.Function):
     @staticmethod
     def forward(ctx, queries: Tensor, keys: Tensor, weight: Tensor) -> Tensor:
         ctx.save_for_backward(queries, keys, weight)
-        scores = queries.new_empty(*queries.shape[:2], keys.shape[1], weight.shape[0])
-        for rows, steps in _pieces(queries, keys):
-            scores[rows, steps] = _sigmoids(queries[rows, steps], keys[rows]) @ weight.mT
-        return scores.mul_(2).sub_(weight.sum(dim=-1))
+        return _additive_scores(queries, keys, weight)
 
     @staticmethod
     @once_differentiable
@@ -211,6 +237,23 @@ def _pieces(queries: Tensor, keys: Tensor) -> list[tuple[slice, slice]]:
         for row in range(0, num_rows, rows)
         for step in range(0, num_steps, steps)
     ]
+
+
+class _WeightedSum(torch.autograd.Function):
+    # a product of matrices for each m, as their rows lie apart in memory by the same step
+
+    @staticmethod
+    def forward(ctx, weights: Tensor, vectors: Tensor) -> Tensor:
+        ctx.save_for_backward(weights, vectors)
+        products = [a.unsqueeze(1) @ v for a, v in zip(weights.unbind(-1), vectors.unbind(-2), strict=True)]
+        return torch.cat(products, dim=1)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad: Tensor) -> tuple[Tensor, Tensor]:
+        weights, vectors = ctx.saved_tensors
+        products = [v @ g.unsqueeze(-1) for g, v in zip(grad.unbind(1), vectors.unbind(-2), strict=True)]
+        return torch.cat(products, dim=-1), weights.unsqueeze(-1) * grad.unsqueeze(-3)
 
 
 class _VocabularyLoss(torch.autograd.Function):

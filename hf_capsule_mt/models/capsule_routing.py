@@ -20,7 +20,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .capsule_kernels import additive_scores, in_pieces
+from .capsule_kernels import additive_scores, in_pieces, weighted_sum
 
 # Variances of EM routing never fall below this: identical votes would otherwise have infinite density.
 VARIANCE_FLOOR = 1e-4
@@ -236,13 +236,14 @@ def guided_dynamic_routing(
     num_iterations: int,
     mask: Tensor | None = None,
     *,
+    first_capsules: Tensor | None = None,
     return_all_agreements: bool = False,
 ) -> RoutingOutput:
     """Guided dynamic routing, Zheng et al. Alg. 1 and Eq. 4-7: at each decoding step t, the S source words are routed.
 
     The logits grow by ``w . tanh(W_b [z_t; v_ij; Omega_j])``. W_b is taken by blocks, so that only the product with
     Omega_j depends on the iteration: ``w . tanh(W_z z_t + W_v v_ij + W_o Omega_j)``. The first assignment is uniform,
-    hence its capsules are those of every step and are computed once. The logit update of the last iteration, whose
+    hence its capsules are those of every step (`uniform_capsules`). The logit update of the last iteration, whose
     result nothing reads, is skipped.
 
     The tanh of an iteration, [..., T, S, N, H], is not kept for the backward pass (`additive_scores`).
@@ -256,6 +257,7 @@ def guided_dynamic_routing(
         num_iterations: R >= 1; with R = 1 the assignment is uniform and the three terms above may be None.
         mask: [..., S], True for a real source word; padding is assigned to no capsule. A softmax over capsules gives
             it a probability whatever its logits are, so the probabilities themselves are set to 0.
+        first_capsules: `uniform_capsules` of the votes and the mask where these are known already, [..., N, 1, D].
         return_all_agreements: also return the agreement of every iteration.
 
     Returns:
@@ -267,27 +269,42 @@ def guided_dynamic_routing(
     _check_votes(votes, num_iterations, "[..., S, N, D]")
     v, real = _by_capsule(votes, mask)
     shape = (*v.shape[:-2], state_terms.shape[-2], v.shape[-2])
-    # [..., N, 1, S] stands for every step
-    agreement = (real / v.shape[-3]).expand(*v.shape[:-2], 1, v.shape[-2])
-    agreements = []
+    capsules = uniform_capsules(votes, mask) if first_capsules is None else first_capsules
+    # [..., 1, 1, S] stands for every capsule and every step
+    agreement = real / v.shape[-3]
+    agreements = [agreement.expand(shape)]
+    logits: Tensor | None = None
     with _no_autocast(votes):
-        logits = v.new_zeros(())
         if num_iterations > 1:
             if vote_terms is None or capsule_weight is None or score_weight is None:
                 raise ValueError("more than 1 iteration needs vote_terms, capsule_weight and score_weight")
             states = state_terms.to(v.dtype).unsqueeze(-3)
             keys = vote_terms.to(v.dtype).transpose(-3, -2)
             output_weight, weight = capsule_weight.to(v.dtype).mT, score_weight.to(v.dtype).unsqueeze(0)
-        for iteration in range(num_iterations):
-            agreements.append(agreement.expand(shape))
+        for _ in range(1, num_iterations):
+            scores = additive_scores(states + capsules @ output_weight, keys, weight).squeeze(-1)
+            logits = scores if logits is None else logits + scores
+            agreement = logits.softmax(dim=-3) * real
+            agreements.append(agreement)
             capsules = squash(agreement @ v)
-            if iteration + 1 < num_iterations:
-                queries = states + capsules @ output_weight
-                logits = logits + additive_scores(queries, keys, weight).squeeze(-1)
-                agreement = logits.softmax(dim=-3) * real
     capsules = capsules.expand(*shape[:-1], -1).transpose(-3, -2)
     history = tuple(step.movedim(-3, -1) for step in agreements)
     return RoutingOutput(capsules.to(votes.dtype), history[-1], history if return_all_agreements else None)
+
+
+def uniform_capsules(votes: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Capsules of the first iteration of `guided_dynamic_routing`: a function of the source alone.
+
+    Args:
+        votes: [..., S, N, D].
+        mask: [..., S], True for a real source word.
+
+    Returns:
+        [..., N, 1, D], in the inner dtype.
+    """
+    v, real = _by_capsule(votes, mask)
+    with _no_autocast(votes):
+        return squash((real / v.shape[-3]).expand(*v.shape[:-2], 1, v.shape[-2]) @ v)
 
 
 def guided_classifier(
@@ -430,7 +447,7 @@ def sequence_routing(
         for iteration in range(num_iterations):
             message = steps[iteration].to(dtype)
             agreements.append(agreement)
-            capsules = squash((agreement.unsqueeze(-1) * message).sum(dim=-3))
+            capsules = squash(weighted_sum(agreement, message))
             if iteration + 1 < num_iterations:
                 scored = capsules if parent_positions is None else capsules + parent_positions.to(dtype)
                 if parent_scores is None or child_scores is None:

@@ -36,8 +36,9 @@ class CapsuleEncoderOutput(BaseModelOutput):
 
     Attributes:
         agreements: R tensors [B, S, L, N], or None.
-        guided_votes, guided_keys: what guided routing needs of the source, from `GuidedSource`. As tensors of the
-            encoder's output they are computed once per source, and `generate` copies them for the beams.
+        guided_votes, guided_keys, guided_capsules: what guided routing needs of the source, from `GuidedSource`. As
+            tensors of the encoder's output they are computed once per source, and `generate` copies them for the
+            beams.
         source_context, source_keys: what a recurrent decoder reads of the source, from `SourceMemory`.
         source_agreements: assignment of the source words to the capsules of the memory, R tensors [B, S, M], or None.
     """
@@ -45,6 +46,7 @@ class CapsuleEncoderOutput(BaseModelOutput):
     agreements: Agreements | None = None
     guided_votes: torch.FloatTensor | None = None
     guided_keys: torch.FloatTensor | None = None
+    guided_capsules: torch.FloatTensor | None = None
     source_context: torch.FloatTensor | None = None
     source_keys: torch.FloatTensor | None = None
     source_agreements: Agreements | None = None
@@ -70,6 +72,7 @@ class CapsuleSeq2SeqModelOutput(Seq2SeqModelOutput):
     source_agreements: Agreements | None = None
     guided_votes: torch.FloatTensor | None = None
     guided_keys: torch.FloatTensor | None = None
+    guided_capsules: torch.FloatTensor | None = None
 
 
 @dataclass
@@ -185,8 +188,9 @@ class AggregatingEncoderMixin(AggregatingStackMixin):
         """The output with everything else that depends on the source alone; what it has already is left as it is."""
         if self.guided_source is None or getattr(outputs, "guided_votes", None) is not None:
             return outputs
-        votes, keys = self.guided_source(outputs.last_hidden_state)
-        return extend_output(outputs, guided_votes=votes, guided_keys=keys)
+        mask = None if attention_mask is None else attention_mask.bool()
+        votes, keys, capsules = self.guided_source(outputs.last_hidden_state, mask)
+        return extend_output(outputs, guided_votes=votes, guided_keys=keys, guided_capsules=capsules)
 
 
 class AggregatingDecoderMixin(AggregatingStackMixin):
@@ -271,6 +275,7 @@ class CapsuleSeq2SeqModelMixin(CapsulePreTrainedMixin):
             source_agreements=getattr(encoder_outputs, "source_agreements", None),
             guided_votes=getattr(encoder_outputs, "guided_votes", None),
             guided_keys=getattr(encoder_outputs, "guided_keys", None),
+            guided_capsules=getattr(encoder_outputs, "guided_capsules", None),
         )
         return outputs.to_tuple() if return_dict is False else outputs
 
@@ -356,7 +361,7 @@ class CapsuleForConditionalGenerationMixin(CapsulePreTrainedMixin):
         losses = {}
         if labels is not None:
             losses = self._losses(loss_sum, guided, outputs.last_hidden_state, labels, num_items_in_batch)
-        dropped = ("last_hidden_state", "guided_votes", "guided_keys")
+        dropped = ("last_hidden_state", "guided_votes", "guided_keys", "guided_capsules")
         result = CapsuleSeq2SeqLMOutput(
             logits=logits,
             guided_assignment=assignment,
@@ -370,7 +375,8 @@ class CapsuleForConditionalGenerationMixin(CapsulePreTrainedMixin):
         if self.guided_head is None:
             return None
         mask = None if attention_mask is None else attention_mask.bool()
-        return self.guided_head(outputs.last_hidden_state, outputs.guided_votes, outputs.guided_keys, mask)
+        source = (outputs.guided_votes, outputs.guided_keys, outputs.guided_capsules)
+        return self.guided_head(outputs.last_hidden_state, *source, mask)
 
     def _project(self, context: Tensor, labels: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """Logits [B, T, V] of the context [B, T, d], and the label-smoothed cross-entropy, summed over target tokens.

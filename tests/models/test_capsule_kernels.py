@@ -7,7 +7,13 @@ import torch
 from torch import nn
 
 from hf_capsule_mt.models import capsule_kernels
-from hf_capsule_mt.models.capsule_kernels import in_pieces, linear_cross_entropy, plain_kernels
+from hf_capsule_mt.models.capsule_kernels import (
+    additive_scores,
+    in_pieces,
+    linear_cross_entropy,
+    plain_kernels,
+    weighted_sum,
+)
 from hf_capsule_mt.models.capsule_routing import (
     dynamic_routing,
     dynamic_routing_capsules,
@@ -15,7 +21,7 @@ from hf_capsule_mt.models.capsule_routing import (
     em_routing_capsules,
     inverse_temperature_schedule,
 )
-from tiny_models import SavedTensors, capsule_model, open_gates, sentence_batch
+from tiny_models import SavedTensors, capsule_model, open_gates, rnn_model, sentence_batch
 
 ROWS, LAYERS, CAPSULES, SIZE = 11, 3, 5, 2
 TEMPERATURES = inverse_temperature_schedule(3)
@@ -264,6 +270,47 @@ def test_autocast_projects_in_low_precision_and_sums_in_float32(dtype):
     assert_same(found, expected, rtol=2e-2, atol=2e-2)
 
 
+# --- sums of capsules, and scores
+
+
+def sum_inputs(leading: tuple[int, ...]) -> list[torch.Tensor]:
+    torch.manual_seed(0)
+    weights = torch.rand(*leading, ROWS, CAPSULES, dtype=torch.float64)
+    # as the messages of one iteration lie beside those of the others
+    vectors = torch.randn(*leading, ROWS, 3, CAPSULES, SIZE, dtype=torch.float64)[..., 1, :, :]
+    return [weights.requires_grad_(), vectors.requires_grad_()]
+
+
+@pytest.mark.parametrize("leading", [(), (1,), (4,), (2, 3)])
+def test_weighted_sum_is_the_definition(leading):
+    inputs = sum_inputs(leading)
+    expected = with_gradients(torch.einsum("...sm,...smd->...md", *inputs), inputs)
+    assert_same(with_gradients(weighted_sum(*inputs), inputs), expected, rtol=1e-12, atol=1e-13)
+    with plain_kernels():
+        assert_same(with_gradients(weighted_sum(*inputs), inputs), expected, rtol=1e-12, atol=1e-13)
+
+
+def test_weighted_sum_keeps_its_inputs_alone():
+    inputs = sum_inputs((4,))
+    with SavedTensors() as saved:
+        weighted_sum(*inputs)
+    assert set(saved.sizes) == {tensor.untyped_storage().data_ptr() for tensor in inputs}
+
+
+@pytest.mark.parametrize("elements", [1, 10**6], ids=["pieces", "one piece"])
+def test_scores_without_gradient_are_those_with_gradient(elements, monkeypatch):
+    monkeypatch.setattr(capsule_kernels, "SCORE_ELEMENTS_CPU", elements)
+    torch.manual_seed(0)
+    queries, keys = torch.randn(2, 3, 4, SIZE), torch.randn(2, 3, 5, SIZE)
+    weight = torch.randn(2, SIZE, requires_grad=True)
+    found = additive_scores(queries, keys, weight)
+    assert found.requires_grad
+    with torch.no_grad():
+        torch.testing.assert_close(additive_scores(queries, keys, weight), found, rtol=0, atol=0)
+    with plain_kernels():
+        torch.testing.assert_close(additive_scores(queries, keys, weight), found)
+
+
 # --- whole models
 
 MODELS = {
@@ -278,6 +325,7 @@ MODELS = {
     ),
     "classifier": {"guided_routing": "classifier", "bow_loss_weight": 1.0},
     "attention": {"guided_routing": "attention", "bow_loss_weight": 1.0},
+    "hybrid memory": {"source_memory": "hybrid"},
 }
 
 
@@ -291,7 +339,8 @@ def test_a_model_trains_alike_either_way(fields, compiled, monkeypatch):
         monkeypatch.setattr(capsule_kernels, name, 100)
     monkeypatch.setattr(capsule_kernels, "COMPILED_VOTES", 0)
     monkeypatch.setattr(capsule_kernels, "_compiler_works", compiled)
-    model = open_gates(capsule_model(**fields)).double().train()
+    build = rnn_model if "source_memory" in fields else capsule_model
+    model = open_gates(build(**fields)).double().train()
 
     def run() -> list[torch.Tensor]:
         torch.manual_seed(3)

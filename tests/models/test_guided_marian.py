@@ -107,7 +107,7 @@ def test_losses_are_the_papers(system):
     )
     head = model.guided_head
     mask = batch["attention_mask"].bool()
-    contents = head(states.last_hidden_state, states.guided_votes, states.guided_keys, mask)
+    contents = head(states.last_hidden_state, states.guided_votes, states.guided_keys, states.guided_capsules, mask)
     bow = bca = 0.0
     for row, labels in enumerate(batch["labels"]):
         for bag in ("past", "future"):

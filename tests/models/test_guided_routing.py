@@ -14,6 +14,7 @@ from hf_capsule_mt.models.capsule_routing import (
     guided_classifier,
     guided_dynamic_routing,
     squash,
+    uniform_capsules,
 )
 from hf_capsule_mt.reference import guided_routing as reference
 
@@ -339,6 +340,21 @@ def test_one_iteration_is_the_uniform_mixture(given, padded):
     torch.testing.assert_close(out.capsules, expected.expand(-1, sizes.T, -1, -1))
     torch.testing.assert_close(out.agreement, uniform[:, None, :, None].expand(-1, sizes.T, -1, 3))
     assert out.agreements is None
+
+
+@pytest.mark.parametrize("num_iterations", [1, 3])
+@pytest.mark.parametrize("padded", [False, True], ids=["without mask", "with mask"])
+def test_first_capsules_may_be_computed_before(num_iterations, padded):
+    inputs = make_inputs("routing", SIZES[0])
+    mask = source_mask(SIZES[0].S) if padded else None
+    first = uniform_capsules(inputs["votes"], mask)
+    expected = guided_dynamic_routing(**inputs, num_iterations=num_iterations, mask=mask)
+    found = guided_dynamic_routing(**inputs, num_iterations=num_iterations, mask=mask, first_capsules=first)
+    torch.testing.assert_close(found[:2], expected[:2], rtol=0, atol=0)
+    if num_iterations > 1:
+        # what is given is what is routed with
+        other = guided_dynamic_routing(**inputs, num_iterations=3, mask=mask, first_capsules=2 * first)
+        assert not torch.allclose(other.capsules, expected.capsules)
 
 
 @systems
