@@ -14,11 +14,15 @@ from transformers import initialization as init
 from transformers.activations import ACT2FN
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from .capsule_kernels import additive_scores
+from .capsule_kernels import additive_scores, is_plain
 from .capsule_layers import CapsuleLinear, InitialisesItself
 from .capsule_routing import inner_dtype, sequence_routing
 
 State = tuple[Tensor, Tensor]
+
+# Messages (positions x capsules x d) that a CPU routes at a time: larger tensors come as new pages from the system and
+# go back to it with every batch, which costs more than the arithmetic on them.
+MESSAGE_ELEMENTS_CPU = 2**22
 
 
 class LSTM(InitialisesItself, nn.LSTM):
@@ -193,6 +197,23 @@ class CapsuleMemory(nn.Module):
         Returns:
             C [B, M, d] and, if asked for, alpha_ij of every iteration, R tensors [B, S, M].
         """
+        rows = len(states)
+        if states.device.type == "cpu" and not is_plain():
+            rows = max(1, MESSAGE_ELEMENTS_CPU // max(1, states.shape[1] * self.message_proj.out_features))
+        if len(states) <= rows:
+            return self._route(states, mask, output_agreements)
+        pieces = [
+            self._route(*piece, output_agreements) for piece in zip(states.split(rows), mask.split(rows), strict=True)
+        ]
+        capsules, agreements = zip(*pieces, strict=True)
+        if not output_agreements:
+            return torch.cat(capsules), None
+        return torch.cat(capsules), tuple(torch.cat(iteration) for iteration in zip(*agreements, strict=True))
+
+    def _route(
+        self, states: Tensor, mask: Tensor, output_agreements: bool
+    ) -> tuple[Tensor, tuple[Tensor, ...] | None]:
+        """`forward` for a few sentences."""
         parents = None
         if self.position_aware:
             # positions count real words, wherever the padding is

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from hf_capsule_mt.models import capsule_kernels
+from hf_capsule_mt.models import capsule_kernels, capsule_recurrent
 from hf_capsule_mt.models.capsule_kernels import (
     additive_scores,
     in_pieces,
@@ -337,6 +337,8 @@ MODELS = {
 def test_a_model_trains_alike_either_way(fields, compiled, monkeypatch):
     for name in ("VOTE_ELEMENTS_CPU", "SCORE_ELEMENTS_CPU", "LOGIT_ELEMENTS"):
         monkeypatch.setattr(capsule_kernels, name, 100)
+    # one sentence at a time
+    monkeypatch.setattr(capsule_recurrent, "MESSAGE_ELEMENTS_CPU", 1)
     monkeypatch.setattr(capsule_kernels, "COMPILED_VOTES", 0)
     monkeypatch.setattr(capsule_kernels, "_compiler_works", compiled)
     build = rnn_model if "source_memory" in fields else capsule_model

@@ -6,6 +6,7 @@ import math
 import pytest
 import torch
 
+from hf_capsule_mt.models import capsule_recurrent
 from hf_capsule_mt.models.capsule_recurrent import (
     LSTM,
     AdditiveAttention,
@@ -120,10 +121,13 @@ variants = pytest.mark.parametrize("variant", VARIANTS.values(), ids=VARIANTS.ke
 
 
 @variants
-def test_capsule_memory_is_algorithm_1_of_the_words(variant):
+@pytest.mark.parametrize("rows", [1, 3, 4])
+def test_capsule_memory_is_algorithm_1_of_the_words(variant, rows, monkeypatch):
     config = rnn_config(**variant)
     # the reference's softmax has no protection against large scores
     memory = double(CapsuleMemory(config), std=0.4)
+    # so many of the four sentences at a time
+    monkeypatch.setattr(capsule_recurrent, "MESSAGE_ELEMENTS_CPU", rows * 7 * memory.message_proj.out_features)
     states = normal(4, 7, WIDTH)
     vectors, agreements = memory(states, MASK, output_agreements=True)
     weights = dict(memory.named_parameters())
