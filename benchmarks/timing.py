@@ -17,12 +17,13 @@ Run = Callable[[], object]
 
 
 def environment(device: str = "cpu") -> dict[str, Any]:
-    """What a recorded benchmark depends on besides the code."""
+    """What a recorded benchmark depends on besides the code; settings of the C library's allocator if there are any."""
     return {
         "torch": torch.__version__,
         "transformers": __version__,
         "threads": torch.get_num_threads(),
         "machine": torch.cuda.get_device_name() if device == "cuda" else platform.machine(),
+        **{name: value for name, value in os.environ.items() if name.startswith("MALLOC_")},
     }
 
 
