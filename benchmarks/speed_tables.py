@@ -7,15 +7,15 @@ TIME_TARGET = 1.05
 MEMORY_TARGET = 1.15
 GUIDED_MEMORY_TARGET = 1.5
 # why a target is missed, by system and job ("memory" for that of training)
-_SMALL_KERNELS = "more than fifty small kernels a step, whose launching costs more than their arithmetic"
-_NOT_PROFILED = "two rounds only, and not profiled"
+_SMALL_KERNELS = "small kernels, whose launching costs more than their arithmetic"
+_NEW_PAGES = "new memory for large tensors (docs/speed.md, An allocator that keeps its pages)"
 REASONS = {
-    ("guided_routing", "greedy, 1 sentence"): _SMALL_KERNELS,
-    ("guided_routing_bow_bca", "greedy, 1 sentence"): _SMALL_KERNELS,
-    ("rnn_capsule", "training step"): "its routing is not compiled; two rounds only, and not profiled",
-    ("rnn_attention", "greedy, 1 sentence"): _NOT_PROFILED,
-    ("rnn_attention", "beam 5, 16 sentences"): _NOT_PROFILED,
-    ("rnn_hybrid", "beam 5, 16 sentences"): _NOT_PROFILED,
+    ("linear", "greedy, 1 sentence"): _SMALL_KERNELS,
+    **{(name, "training step"): _NEW_PAGES for name in registry.SYSTEMS if registry.parent_of(name) == "rnn_simple"},
+    (
+        "rnn_hybrid",
+        "memory",
+    ): "messages to six capsules in three iterations, beside the attention's keys",
 }
 
 
@@ -48,6 +48,20 @@ def speed_table(record: dict | None, memory: dict | None = None) -> str:
     if memory:
         conditions += f" Memory was measured in runs of its own, threads: {memory['environment']['threads']}."
     return "\n".join([*lines, "", f"{conditions} A dash: not measured at this size."])
+
+
+def allocator_table(record: dict | None, kept: dict | None) -> str:
+    """The target of training as a process has it, and where the C library keeps its pages; two records of speed.py."""
+    if record is None or kept is None:
+        return "not run"
+    lines = ["| system | training step | pages kept |", "|---|---|---|"]
+    for name, row in kept["results"].items():
+        if name != row["parent"]:
+            cells = [quotient(content["results"][name]["training step"])[1] for content in (record, kept)]
+            lines.append("| " + " | ".join([registry.SYSTEMS[name].label, *cells]) + " |")
+    settings = " ".join(f"{name}={value}" for name, value in kept["environment"].items() if name.startswith("MALLOC_"))
+    parent = registry.SYSTEMS["rnn_simple"].label
+    return "\n".join([*lines, "", f"Parent: {parent}, under the same allocator. Pages kept: `{settings}`."])
 
 
 def quotient(cell: dict) -> tuple[float, str]:

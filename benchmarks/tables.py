@@ -15,7 +15,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 import registry
-from speed_tables import comparison_table, loader_table, operators_table, revisions_table, runs_table, speed_table
+from speed_tables import (
+    allocator_table,
+    comparison_table,
+    loader_table,
+    operators_table,
+    revisions_table,
+    runs_table,
+    speed_table,
+)
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
@@ -389,6 +397,11 @@ def main() -> int:
         ("README.md", "systems", systems_table()),
         ("README.md", "past_future", past_future_table()),
         ("README.md", "speed", speed_table(load(RESULTS / "speed_base.json"), load(RESULTS / "memory_base.json"))),
+        (
+            "docs/speed.md",
+            "allocator",
+            allocator_table(load(RESULTS / "speed_base.json"), load(RESULTS / "speed_base_kept_pages.json")),
+        ),
         ("docs/speed.md", "operators", operators_table(load(RESULTS / "speed_yardstick.json"))),
         ("docs/speed.md", "revisions", revisions_table(load(RESULTS / "revisions_yardstick.json"))),
         (

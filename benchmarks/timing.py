@@ -17,7 +17,7 @@ Run = Callable[[], object]
 
 
 def environment(device: str = "cpu") -> dict[str, Any]:
-    """What a recorded benchmark depends on besides the code; settings of the C library's allocator if there are any."""
+    """What a recorded benchmark depends on besides the code, with settings of the C library's allocator if any."""
     return {
         "torch": torch.__version__,
         "transformers": __version__,

@@ -3,6 +3,7 @@
 import pytest
 
 import speed_tables
+import timing
 
 
 def cell(time_ratio, operation_ratio, spread=0.1):
@@ -69,6 +70,32 @@ def test_operators(record):
         speed_tables.operators_table(record).splitlines()[-1]
         == "| `additive_scores` | [2, 3], [4] | 0.50x [0.40, 0.60] |"
     )
+
+
+def test_allocator(record):
+    cells = {"rnn_simple": cell(1.0, 1.0), "rnn_capsule": cell(1.3, 1.2)}
+    kept = {"rnn_simple": cell(1.0, 1.0), "rnn_capsule": cell(1.2, 1.2)}
+    records = [
+        {
+            "environment": {"threads": 2, **settings},
+            "results": {name: {"parent": "rnn_simple", "training step": value} for name, value in found.items()},
+        }
+        for found, settings in ((cells, {}), (kept, {"MALLOC_MMAP_MAX_": "0", "MALLOC_ARENA_MAX": "1"}))
+    ]
+    lines = speed_tables.allocator_table(*records).splitlines()
+    assert lines[2:4] == [
+        "| CapsNMT | 1.08 [0.98, 1.18] (1.30x / 1.20x) | 1.00 [0.90, 1.10] (1.20x / 1.20x) |",
+        "",
+    ]
+    assert lines[-1].endswith("Pages kept: `MALLOC_MMAP_MAX_=0 MALLOC_ARENA_MAX=1`.")
+    assert speed_tables.allocator_table(record, None) == "not run"
+
+
+def test_settings_of_the_allocator_are_conditions(monkeypatch):
+    monkeypatch.setenv("MALLOC_MMAP_MAX_", "0")
+    assert timing.environment()["MALLOC_MMAP_MAX_"] == "0"
+    monkeypatch.delenv("MALLOC_MMAP_MAX_")
+    assert not [name for name in timing.environment() if name.startswith("MALLOC_")]
 
 
 def test_without_a_record():
