@@ -95,22 +95,6 @@ def additive_scores(queries: Tensor, keys: Tensor, weight: Tensor) -> Tensor:
     return scores.reshape(*queries.shape[:-2], *scores.shape[1:])
 
 
-def weighted_sum(weights: Tensor, vectors: Tensor) -> Tensor:
-    """``sum_s a_sm v_sm`` without the products, [..., S, M, D], forward and backward.
-
-    Args:
-        weights: a, [..., S, M].
-        vectors: v, [..., S, M, D].
-
-    Returns:
-        [..., M, D].
-    """
-    if is_plain():
-        return (weights.unsqueeze(-1) * vectors).sum(dim=-3)
-    summed = _WeightedSum.apply(weights.reshape(-1, *weights.shape[-2:]), vectors.reshape(-1, *vectors.shape[-3:]))
-    return summed.reshape(*vectors.shape[:-3], *summed.shape[1:])
-
-
 def weighted_log_normaliser(contents: Tensor, embedding: Tensor, weights: Tensor) -> Tensor:
     """``sum_m weights_m * log sum_v exp(E_v . c_m)`` without keeping the [M, V] logits.
 
@@ -237,23 +221,6 @@ def _pieces(queries: Tensor, keys: Tensor) -> list[tuple[slice, slice]]:
         for row in range(0, num_rows, rows)
         for step in range(0, num_steps, steps)
     ]
-
-
-class _WeightedSum(torch.autograd.Function):
-    # a product of matrices for each m, as their rows lie apart in memory by the same step
-
-    @staticmethod
-    def forward(ctx, weights: Tensor, vectors: Tensor) -> Tensor:
-        ctx.save_for_backward(weights, vectors)
-        products = [a.unsqueeze(1) @ v for a, v in zip(weights.unbind(-1), vectors.unbind(-2), strict=True)]
-        return torch.cat(products, dim=1)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx, grad: Tensor) -> tuple[Tensor, Tensor]:
-        weights, vectors = ctx.saved_tensors
-        products = [v @ g.unsqueeze(-1) for g, v in zip(grad.unbind(1), vectors.unbind(-2), strict=True)]
-        return torch.cat(products, dim=-1), weights.unsqueeze(-1) * grad.unsqueeze(-3)
 
 
 class _VocabularyLoss(torch.autograd.Function):

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .capsule_kernels import additive_scores, in_pieces, weighted_sum
+from .capsule_kernels import additive_scores, in_pieces
 
 # Variances of EM routing never fall below this: identical votes would otherwise have infinite density.
 VARIANCE_FLOOR = 1e-4
@@ -447,7 +447,7 @@ def sequence_routing(
         for iteration in range(num_iterations):
             message = steps[iteration].to(dtype)
             agreements.append(agreement)
-            capsules = squash(weighted_sum(agreement, message))
+            capsules = squash((agreement.unsqueeze(-1) * message).sum(dim=-3))
             if iteration + 1 < num_iterations:
                 scored = capsules if parent_positions is None else capsules + parent_positions.to(dtype)
                 if parent_scores is None or child_scores is None:

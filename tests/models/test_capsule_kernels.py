@@ -12,7 +12,6 @@ from hf_capsule_mt.models.capsule_kernels import (
     in_pieces,
     linear_cross_entropy,
     plain_kernels,
-    weighted_sum,
 )
 from hf_capsule_mt.models.capsule_routing import (
     dynamic_routing,
@@ -270,31 +269,7 @@ def test_autocast_projects_in_low_precision_and_sums_in_float32(dtype):
     assert_same(found, expected, rtol=2e-2, atol=2e-2)
 
 
-# --- sums of capsules, and scores
-
-
-def sum_inputs(leading: tuple[int, ...]) -> list[torch.Tensor]:
-    torch.manual_seed(0)
-    weights = torch.rand(*leading, ROWS, CAPSULES, dtype=torch.float64)
-    # as the messages of one iteration lie beside those of the others
-    vectors = torch.randn(*leading, ROWS, 3, CAPSULES, SIZE, dtype=torch.float64)[..., 1, :, :]
-    return [weights.requires_grad_(), vectors.requires_grad_()]
-
-
-@pytest.mark.parametrize("leading", [(), (1,), (4,), (2, 3)])
-def test_weighted_sum_is_the_definition(leading):
-    inputs = sum_inputs(leading)
-    expected = with_gradients(torch.einsum("...sm,...smd->...md", *inputs), inputs)
-    assert_same(with_gradients(weighted_sum(*inputs), inputs), expected, rtol=1e-12, atol=1e-13)
-    with plain_kernels():
-        assert_same(with_gradients(weighted_sum(*inputs), inputs), expected, rtol=1e-12, atol=1e-13)
-
-
-def test_weighted_sum_keeps_its_inputs_alone():
-    inputs = sum_inputs((4,))
-    with SavedTensors() as saved:
-        weighted_sum(*inputs)
-    assert set(saved.sizes) == {tensor.untyped_storage().data_ptr() for tensor in inputs}
+# --- scores
 
 
 @pytest.mark.parametrize("elements", [1, 10**6], ids=["pieces", "one piece"])
