@@ -9,10 +9,12 @@ GUIDED_MEMORY_TARGET = 1.5
 # why a target is missed, by system and job ("memory" for that of training)
 _SMALL_KERNELS = "small kernels, whose launching costs more than their arithmetic"
 _MESSAGES = "messages to six capsules in three iterations, and the matrices that make them"
-_NEW_PAGES = "new memory for large tensors (docs/speed.md, An allocator that keeps its pages)"
+_ELEMENTWISE = (
+    "element by element over messages or scores, an operation waits for memory longer than one of a matrix product"
+)
 REASONS = {
     ("linear", "greedy, 1 sentence"): _SMALL_KERNELS,
-    **{(name, "training step"): _NEW_PAGES for name in registry.SYSTEMS if registry.parent_of(name) == "rnn_simple"},
+    **{(name, "training step"): _ELEMENTWISE for name in registry.SYSTEMS if registry.parent_of(name) == "rnn_simple"},
     **{(name, "memory"): _MESSAGES for name in ("rnn_capsule", "rnn_capsule_balanced", "rnn_hybrid")},
 }
 
