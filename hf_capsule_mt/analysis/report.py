@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -23,6 +22,7 @@ from ..evaluation.comet import comet_score
 from ..evaluation.scores import score
 from ..evaluation.significance import compare
 from ..evaluation.translate import translate
+from ..files import write_whole
 from ..models.capsule_configuration import ROUTING_AGGREGATIONS
 from ..models.configuration_capsule_rnn import CAPSULE_MEMORIES
 from .efficiency import efficiency
@@ -425,14 +425,6 @@ def summary(report: dict[str, Any]) -> dict[str, Any]:
         return [without(inner) for inner in value] if isinstance(value, list) else value
 
     return without(report)
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Writes a file in one step, so that an interruption leaves the old one or the new one."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.partial")
-    partial.write_text(text, encoding="utf-8")
-    os.replace(partial, path)
 
 
 def file_name(name: str) -> str:
