@@ -14,6 +14,8 @@ import torch
 import yaml
 from transformers import HfArgumentParser, Seq2SeqTrainingArguments
 
+from ..loading import TRUST_HELP
+
 
 def argument(help: str, default: Any = None) -> Any:
     """A dataclass field with a help text."""
@@ -121,11 +123,12 @@ class ModelArguments:
     position_aware_routing: bool | None = argument("capsule-rnn: capsules have positions; new model: true.")
     separable_scoring: bool | None = argument("capsule-rnn: agreement by g(c) . g(h); new model: true.")
     balanced_routing: bool | None = argument("capsule-rnn: bounded, centred agreements; new model: false.")
+    trust_remote_code: bool = argument(f"{TRUST_HELP.capitalize()}.", False)
 
     def given(self) -> dict[str, Any]:
         """The config fields that were given, by name."""
         values = {name: value for name, value in vars(self).items() if value is not None}
-        for name in ("model_name_or_path", "model_type"):
+        for name in ("model_name_or_path", "model_type", "trust_remote_code"):
             values.pop(name, None)
         return values
 

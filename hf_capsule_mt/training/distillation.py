@@ -41,6 +41,7 @@ from ..data.corpus import JSON_SUFFIXES, load_split
 from ..evaluation.checkpoints import absent_weights, weights_digest
 from ..evaluation.line_files import one_line
 from ..evaluation.translate import translate_batches
+from ..loading import TRUST_HELP, from_checkpoint
 from . import report
 from .arguments import DataArguments, argument, parse_recipe, recipe_parser
 
@@ -75,6 +76,8 @@ class DistillationArguments:
     max_tokens_per_batch: int = argument(
         "Bound on sentences * longest source * beams, per process; without effect on the result.", 8192
     )
+
+    trust_remote_code: bool = argument(f"{TRUST_HELP.capitalize()}.", False)
 
     def validate(self) -> None:
         """
@@ -190,7 +193,7 @@ def prepare_distillation(command: DistillationCommand) -> Distillation:
         max_samples=data.max_train_samples,
     )
     sources = list(dataset["source"])
-    model, tokenizer = load_teacher(str(options.teacher_name_or_path))
+    model, tokenizer = load_teacher(str(options.teacher_name_or_path), options.trust_remote_code)
     fingerprint = _fingerprint(command, sources, model, tokenizer)
     done: set[int] = set()
     for path in _partial_files(options.prefix):
@@ -233,19 +236,26 @@ def distill(run: Distillation, argv: Sequence[str] = ()) -> dict[str, Any]:
     return json.loads(_record_file(prefix).read_text(encoding="utf-8"))
 
 
-def load_teacher(name: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+def load_teacher(name: str, trust_remote_code: bool = False) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """
     A model in float32 and evaluation mode, and its tokenizer.
 
     Args:
         name: folder or Hub name of any encoder-decoder model of one language pair.
+        trust_remote_code: run the code that it brings, if it needs any.
 
     Raises:
         ValueError: it cannot be loaded, lacks weights, or is multilingual.
     """
     try:
-        model, info = AutoModelForSeq2SeqLM.from_pretrained(name, dtype=torch.float32, output_loading_info=True)
-        tokenizer = AutoTokenizer.from_pretrained(name)
+        model, info = from_checkpoint(
+            AutoModelForSeq2SeqLM,
+            name,
+            trust_remote_code=trust_remote_code,
+            dtype=torch.float32,
+            output_loading_info=True,
+        )
+        tokenizer = from_checkpoint(AutoTokenizer, name, trust_remote_code=trust_remote_code)
     except (OSError, RuntimeError, ValueError, KeyError, ImportError, SafetensorError, StrictDataclassError) as error:
         hint = "" if Path(name).exists() else "there is no such folder, and as a Hub name: "
         reason = (str(error.__cause__ or error) if isinstance(error, StrictDataclassError) else str(error)).strip()

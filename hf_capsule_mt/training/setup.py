@@ -28,6 +28,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from ..data.batching import EncodedPairs, encode_pairs
 from ..data.corpus import MissingSplitError, load_split
 from ..data.tokenizer import train_tokenizer
+from ..loading import check_states, check_weights, from_checkpoint
 from ..models.pipeline_translation import max_positions
 from .arguments import (
     ARCHITECTURE_DEFAULTS,
@@ -74,6 +75,8 @@ def prepare(arguments: Arguments) -> Setup:
             logging.getLogger(f"hf_capsule_mt.{package}").setLevel(logging.ERROR)
     set_seed(training.seed)
     checkpoint = find_checkpoint(training)
+    if checkpoint is not None:
+        check_states(checkpoint)
     splits = {split: _load(arguments, split) for split in ("train", "validation", "test")}
     if splits["validation"] is None and training.eval_strategy != "no":
         raise ValueError("there is no validation set: give validation_file, or set eval_strategy to no")
@@ -167,7 +170,8 @@ def _tokenizer(arguments: Arguments, train: Dataset, checkpoint: Path | None) ->
     data, training = arguments.data, arguments.training
     source = checkpoint or data.tokenizer_name_or_path or arguments.model.model_name_or_path
     if source is not None:
-        return _loading("tokenizer", str(source), AutoTokenizer.from_pretrained)
+        load = partial(from_checkpoint, AutoTokenizer, trust_remote_code=arguments.model.trust_remote_code)
+        return _loading("tokenizer", str(source), load)
     length = arguments.model.max_position_embeddings or max(
         MAX_LENGTH, data.max_source_length or 0, data.max_target_length or 0
     )
@@ -176,7 +180,7 @@ def _tokenizer(arguments: Arguments, train: Dataset, checkpoint: Path | None) ->
             texts = train["source"][:] + train["target"][:]
             tokenizer = train_tokenizer(texts, data.vocab_size, length, data.tokenizer_algorithm)
             tokenizer.save_pretrained(training.output_dir)
-    return AutoTokenizer.from_pretrained(training.output_dir)
+    return from_checkpoint(AutoTokenizer, training.output_dir)
 
 
 def _model(arguments: Arguments, tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:
@@ -191,6 +195,7 @@ def _model(arguments: Arguments, tokenizer: PreTrainedTokenizerBase) -> PreTrain
             decoder_start_token_id=tokenizer.pad_token_id,
         )
         return AutoModelForSeq2SeqLM.from_config(_new_config(arguments.model, **tokens))
+    check_weights(name)
     if (Path(name) / WEIGHTS).exists():
         check_weights_file(Path(name) / WEIGHTS)
     config_class = _config_class(name)
@@ -203,7 +208,8 @@ def _model(arguments: Arguments, tokenizer: PreTrainedTokenizerBase) -> PreTrain
     other = [f"{k}={getattr(config, k)}, not {given[k]}" for k in given if getattr(config, k) != given[k]]
     if other:
         logger.warning(f"{name} keeps its own architecture: {'; '.join(other)}")
-    return _loading("model", name, AutoModelForSeq2SeqLM.from_pretrained, config=config, dtype=torch.float32)
+    load = partial(from_checkpoint, AutoModelForSeq2SeqLM, trust_remote_code=arguments.model.trust_remote_code)
+    return _loading("model", name, load, config=config, dtype=torch.float32)
 
 
 def _new_config(arguments: ModelArguments, **tokens: int) -> PreTrainedConfig:
