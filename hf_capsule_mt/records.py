@@ -51,15 +51,17 @@ LOCAL_PATH = re.compile(
 
 
 def is_secret(name: str) -> bool:
-    """Whether the value of an argument or key with this name is a secret, by the parts of the name; `pad_token_id` and
-    `operations_per_token` are names of numbers."""
+    """
+    Whether the value of an argument or key with this name is a secret, by the parts of the name. `pad_token_id` and
+    `operations_per_token` are names of numbers.
+    """
     parts = [part.lower() for part in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+", str(name))]
-    if ("api", "keys") in zip(parts, parts[1:], strict=False):
-        return True
-    around = zip(["", *parts], parts, [*parts[1:], ""], strict=False)
-    return any(
-        part in SECRET_PARTS and before != "per" and after not in ("id", "ids") for before, part, after in around
-    )
+    for before, part, after in zip(["", *parts], parts, [*parts[1:], ""], strict=False):
+        if part in SECRET_PARTS and before != "per" and after not in ("id", "ids"):
+            return True
+        if (before, part) == ("api", "keys"):
+            return True
+    return False
 
 
 def without_secrets(record: Any) -> Any:
@@ -134,9 +136,11 @@ def _json_or_text(text: str, clean: Any) -> str:
     """A text that is a JSON object, as some arguments are, is cleaned by its keys."""
     if text.lstrip().startswith("{"):
         try:
-            return json.dumps(_cleaned(json.loads(text), clean), ensure_ascii=False)
+            content = json.loads(text)
         except ValueError:
-            pass
+            return clean(text)
+        cleaned = _cleaned(content, clean)
+        return text if cleaned == content else json.dumps(cleaned, ensure_ascii=False)
     return clean(text)
 
 

@@ -28,9 +28,10 @@ from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalToken
 from huggingface_hub.utils import validate_repo_id
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from ..markup import markdown_text
 from ..models.pipeline_translation import TranslationPipeline
 from . import clean_process
-from .cards import CardValues, check_card, check_results, load_values, render_card, table_cell
+from .cards import CardValues, check_card, check_results, load_values, render_card
 from .conversion import empty_folder
 from .export import export
 
@@ -108,7 +109,7 @@ def check(folder: str | Path, sentences: Sequence[str]) -> None:
     seen = run_clean(folder, sentences)
     for way, translations in seen.items():
         for sentence, translation in zip(sentences, translations, strict=True):
-            if table_cell(translation) not in card.text:
+            if markdown_text(translation) not in card.text:
                 raise ValueError(
                     f"without this package, pipeline({way}) translates {sentence!r} as {translation!r}, which is not "
                     "what the card says; prepare the folder again"

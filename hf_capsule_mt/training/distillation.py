@@ -42,6 +42,7 @@ from ..evaluation.checkpoints import absent_weights, weights_digest
 from ..evaluation.line_files import one_line
 from ..evaluation.translate import translate_batches
 from ..loading import TRUST_HELP, from_checkpoint
+from ..records import without_secrets
 from . import report
 from .arguments import DataArguments, argument, parse_recipe, recipe_parser
 
@@ -485,7 +486,7 @@ def _record(run: Distillation, targets: list[str], seconds: float, argv: Sequenc
         "processes": run.state.num_processes,
         "threads": torch.get_num_threads(),
         "recipe": None if command.recipe is None else report.relative(command.recipe),
-        "arguments": command.given,
+        "arguments": without_secrets(command.given),
         "command": report.run_command(argv, ("-m", "hf_capsule_mt", "distill")),
         "versions": report.versions(),
         "fingerprint": run.fingerprint,
