@@ -116,7 +116,7 @@ def markdown_template(text: str) -> tuple[jinja2.Template, set[str]]:
     A Jinja template of Markdown, which takes what it is given for text, and the names of what it asks for.
 
     Values are escaped like `markdown_text` unless they are `Verbatim`, which these filters make: prose, code, block,
-    string, url.
+    str, url.
 
     Raises:
         ValueError: it is no template.
@@ -124,7 +124,7 @@ def markdown_template(text: str) -> tuple[jinja2.Template, set[str]]:
     # Jinja's own escaping is HTML's, which Markdown shows as it stands within code; `finalize` escapes every value.
     environment = jinja2.Environment(finalize=_finalize, undefined=jinja2.StrictUndefined)  # nosec B701
     environment.filters.update(
-        prose=markdown_prose, code=markdown_code, block=markdown_block, string=python_string, url=link_address
+        prose=markdown_prose, code=markdown_code, block=markdown_block, str=python_string, url=link_address
     )
     try:
         return environment.from_string(text), jinja2.meta.find_undeclared_variables(environment.parse(text))

@@ -267,9 +267,8 @@ def check_card(card: ModelCard) -> None:
             wrong.append(f"{result.metric_name or result.metric_type} on {result.dataset_name} has no signature")
     if not card.text.strip():
         wrong.append("there is no text")
-    wrong += [
-        f"{mark} of the template is left in the text" for mark in ("{{", "{%") if mark in _without_code(card.text)
-    ]
+    marks = dict.fromkeys(re.findall(r"(?<!\\)\{[{%]", _without_code(card.text)))
+    wrong += [f"{mark} of the template is left in the text" for mark in marks]
     # As it is read, without the backslashes before special characters.
     shown = re.sub(r"\\([!-/:-@\[-`{-~])", r"\1", str(card))
     wrong += [f"{path} is a path of some machine" for path in sorted(set(LOCAL_PATH.findall(str(card) + shown)))]
