@@ -43,7 +43,8 @@ def test_the_folder_is_complete_and_nothing_else(folder, finished_run):
     assert {"modeling_capsule_marian.py", "configuration_capsule_marian.py", "pipeline_translation.py"} <= code
     translations = {f"translations/{path.name}" for path in (finished_run / "translations").iterdir()}
     assert names - code == DATA | translations | {"README.md", "results.json", "agreements.png"}
-    assert (folder / "results.json").read_bytes() == (finished_run / "results.json").read_bytes()
+    published, recorded = (json.loads((path / "results.json").read_text()) for path in (folder, finished_run))
+    assert published == recorded
     check(folder, SOURCES[:2])
 
 
