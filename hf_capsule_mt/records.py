@@ -36,14 +36,14 @@ SECRET_TEXT = re.compile("|".join((*_TOKENS, _PRIVATE_KEY, _NAMED_KEY, _IN_ADDRE
 _SECRET_BYTES = re.compile(SECRET_TEXT.pattern.encode(), re.ASCII)
 
 # Where a path of some machine begins: of the root, of a home folder, of a drive, of a share, of a parent folder.
-_ROOTS = r"file:|~[\w.-]*[/\\]|[A-Za-z]:[/\\]|\\\\|\.\.[/\\]|/(?=[^\s/])|//(?=[^\s/])"
-# Not within a word, a relative path or an address; addresses of other schemes are passed over as a whole.
+_ROOTS = r"file:|~[\w.-]*[/\\]|[A-Za-z]:[/\\]|\\\\|\.\.[/\\]|/(?=[^\s/])(?!(?<=</)\w+>)|//(?=[^\s/])"
+# Not within a word, a relative path or an address, nor the end of an element of HTML; addresses of other schemes are
+# passed over as a whole.
 _ADDRESS = r"\b(?!file:)[A-Za-z][A-Za-z0-9+.-]+://[^\s\"'`]*"
 _PATH_START = re.compile(rf"(?P<address>{_ADDRESS})|(?<![\w.~/\\-])(?:{_ROOTS})")
 # In a record every text is a value, so that a path goes on, over spaces too, up to what no folder's name has in it.
 _PATH_END = re.compile(r"[\"'`<>|;,\n\r]|:(?![/\\])|$")
-# A path in the sentences of a card: of at least two folders, as a slash is no path yet.
-LOCAL_PATH = re.compile(
+_LOCAL_PATH = re.compile(
     r"""(?<![\w.~/\\:-])(?:/[\w.-]+/|//[\w.-]+/|~[\w.-]*[/\\]|[A-Za-z]:[/\\](?!/))[^\s"'`)]*"""
     r"""|(?<=[\w]:)/(?:home|root|Users|mnt|tmp|data|var|opt)/[^\s"'`)]*"""
     r"""|\bfile:/[^\s"'`)]*|\\\\[\w.$-]+\\[^\s"'`)]*"""
@@ -108,6 +108,22 @@ def find_secrets(lines: Iterable[bytes]) -> Iterator[tuple[int, str]]:
         found = _SECRET_BYTES.search(line)
         if found:
             yield number, found[0][:6].decode("ascii", "replace")
+
+
+def find_paths(text: str) -> list[str]:
+    """Paths of some machine in sentences; there they have at least two folders, as a slash alone is no path."""
+    return sorted({found[0] for found in _LOCAL_PATH.finditer(text)})
+
+
+def texts(value: Any) -> Iterator[str]:
+    """Every text in a record of JSON's types; keys are none."""
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if isinstance(value, (list, tuple)):
+        for item in value:
+            yield from texts(item)
+    elif isinstance(value, str):
+        yield value
 
 
 def _cleaned(value: Any, clean: Any) -> Any:

@@ -37,7 +37,7 @@ from ..evaluation.scores import base_language
 from ..markup import Verbatim, link_address, markdown_template
 from ..models.capsule_configuration import ROUTING_AGGREGATIONS
 from ..models.configuration_capsule_rnn import CAPSULE_MEMORIES
-from ..records import LOCAL_PATH, public_record
+from ..records import find_paths, public_record, texts
 
 TEMPLATE = "template.md"
 CITATIONS = "citations.yaml"
@@ -270,8 +270,9 @@ def check_card(card: ModelCard) -> None:
     marks = dict.fromkeys(re.findall(r"(?<!\\)\{[{%]", _without_code(card.text)))
     wrong += [f"{mark} of the template is left in the text" for mark in marks]
     # As it is read, without the backslashes before special characters.
-    shown = re.sub(r"\\([!-/:-@\[-`{-~])", r"\1", str(card))
-    wrong += [f"{path} is a path of some machine" for path in sorted(set(LOCAL_PATH.findall(str(card) + shown)))]
+    shown = re.sub(r"\\([!-/:-@\[-`{-~])", r"\1", card.text)
+    paths = find_paths("\n".join([shown, *texts(data.to_dict())]))
+    wrong += [f"{path} is a path of some machine" for path in paths]
     if wrong:
         raise ValueError("the model card cannot be published: " + "; ".join(wrong))
 
@@ -359,7 +360,10 @@ def check_results(results: dict[str, Any]) -> None:
     Raises:
         ValueError: names what is missing.
     """
-    if not results.get("scores"):
+    scores = results.get("scores")
+    if scores and not (isinstance(scores, list) and all(isinstance(score, dict) for score in scores)):
+        raise ValueError("the results have scores of the wrong type: pass the results.json that train.py wrote")
+    if not scores:
         raise ValueError(
             "the results have no scores, and a card without them says nothing: publish the output folder of a "
             "finished train.py with a validation or test set"

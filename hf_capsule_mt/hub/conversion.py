@@ -81,7 +81,7 @@ def convert(
             something in the output directory already.
         OSError: if there is no such checkpoint.
     """
-    hub = {"revision": revision, "trust_remote_code": trust_remote_code}
+    hub: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
     output = empty_folder(output)
     config = _load_config(source, hub)
     family = _capsule_family(config, source)
@@ -114,7 +114,7 @@ def to_plain(
         ValueError: if the model has parts that no plain model has, or there is something in the output directory.
         OSError: if there is no such checkpoint.
     """
-    hub = {"revision": revision, "trust_remote_code": trust_remote_code}
+    hub: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
     output = empty_folder(output)
     config = _load_config(source, hub)
     plain = config.plain() if isinstance(config, CapsuleConfigMixin) else None

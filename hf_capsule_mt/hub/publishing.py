@@ -8,8 +8,8 @@ Writes the folder that is to be published (RUN/hub, or --output): weights as saf
 the model and of the pipeline, tokenizer, generation config, results and translations, and a model card that is
 rendered from the run's results and from a file with what a run cannot know. Checks it: licence, languages and scores
 are there, nothing is a pickle, a link, a token or a path of this machine, and a process without this package loads it
-and translates the samples of the card as they are printed there. Only then does it take the place of an earlier one, and
-is uploaded in one commit: the Hub has all of it or nothing.
+and translates the samples of the card as they are printed there. Only then does it take the place of an earlier
+folder, and is uploaded in one commit: the Hub has all of it or nothing.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from ..files import whole_folder, write_whole
 from ..loading import add_trust_argument, check_is_no_pickle
 from ..markup import markdown_text
 from ..models.pipeline_translation import TranslationPipeline
-from ..records import LOCAL_PATH, find_secrets, public_record
+from ..records import find_paths, find_secrets, public_record, texts
 from . import clean_process
 from .cards import CardValues, check_card, check_results, load_values, render_card
 from .conversion import empty_folder
@@ -212,19 +212,9 @@ def _check_json(path: Path, name: str) -> None:
     content = json.loads(path.read_text(encoding="utf-8"))
     if path.name == RESULTS and content != public_record(content):
         raise ValueError(f"{name} has a path of some machine or a secret in it: prepare the folder again")
-    found = LOCAL_PATH.search("\n".join(_texts(content)))
+    found = find_paths("\n".join(texts(content)))
     if found:
         raise ValueError(f"{name} has {found[0]}, a path of some machine: take it out of the run's {name}")
-
-
-def _texts(value: Any) -> Iterator[str]:
-    if isinstance(value, dict):
-        value = list(value.values())
-    if isinstance(value, list):
-        for item in value:
-            yield from _texts(item)
-    elif isinstance(value, str):
-        yield value
 
 
 def run_clean(folder: str | Path, sentences: Sequence[str]) -> dict[str, list[str]]:
@@ -277,16 +267,17 @@ def upload(
         Address of the commit.
 
     Raises:
-        ValueError: if there is no token, the Hub refuses the card, or the tag exists already.
+        ValueError: if a file must not be published, there is no token, the Hub refuses the card, or the tag exists
+            already.
         HfHubHTTPError: if the Hub refuses anything else.
         RuntimeError: if the connection breaks during the upload.
     """
+    check_files(Path(folder))
     api = HfApi()
     try:
         api.whoami()
     except LocalTokenNotFoundError:
         raise ValueError("you are not logged in to the Hub: run `hf auth login`, or set HF_TOKEN") from None
-    check_files(Path(folder))
     ModelCard.load(Path(folder) / CARD).validate()
     api.create_repo(repo_id, private=private, exist_ok=True)
     if tag is not None and tag in {ref.name for ref in api.list_repo_refs(repo_id).tags}:
