@@ -47,8 +47,7 @@ def from_checkpoint(kind: Any, name: str | Path, *, trust_remote_code: bool = Fa
         check_weights(name)
         options["use_safetensors"] = True
     try:
-        # The user names the checkpoint, and its revision where the command has an argument for it.
-        return kind.from_pretrained(name, trust_remote_code=trust_remote_code, **options)  # nosec B615
+        return kind.from_pretrained(name, trust_remote_code=trust_remote_code, **options)
     except ValueError as error:
         if trust_remote_code or "trust_remote_code" not in str(error):
             raise

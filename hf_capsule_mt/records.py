@@ -39,7 +39,7 @@ _SECRET_BYTES = re.compile(SECRET_TEXT.pattern.encode(), re.ASCII)
 _ROOTS = r"file:|~[\w.-]*[/\\]|[A-Za-z]:[/\\]|\\\\|\.\.[/\\]|/(?=[^\s/])(?!(?<=</)\w+>)|//(?=[^\s/])"
 # Not within a word, a relative path or an address, nor the end of an element of HTML; addresses of other schemes are
 # passed over as a whole.
-_ADDRESS = r"\b(?!file:)[A-Za-z][A-Za-z0-9+.-]+://[^\s\"'`]*"
+_ADDRESS = r"\b(?!file:)[A-Za-z][A-Za-z0-9+.-]+://(?:(?!=(?:[/~\\]|file:|[A-Za-z]:))[^\s\"'`])*"
 _PATH_START = re.compile(rf"(?P<address>{_ADDRESS})|(?<![\w.~/\\-])(?:{_ROOTS})")
 # In a record every text is a value, so that a path goes on, over spaces too, up to what no folder's name has in it.
 _PATH_END = re.compile(r"[\"'`<>|;,\n\r]|:(?![/\\])|$")

@@ -18,7 +18,7 @@ import argparse
 import json
 import os
 import shutil
-import subprocess
+import subprocess  # nosec B404
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -34,7 +34,7 @@ from ..files import whole_folder, write_whole
 from ..loading import add_trust_argument, check_is_no_pickle
 from ..markup import markdown_text
 from ..models.pipeline_translation import TranslationPipeline
-from ..records import find_paths, find_secrets, public_record, texts
+from ..records import find_paths, find_secrets, is_secret, public_record, texts
 from . import clean_process
 from .cards import CardValues, check_card, check_results, load_values, render_card
 from .conversion import empty_folder
@@ -225,10 +225,12 @@ def run_clean(folder: str | Path, sentences: Sequence[str]) -> dict[str, list[st
     """
     request = {"folder": str(folder), "sentences": list(sentences), "num_beams": NUM_BEAMS}
     with tempfile.TemporaryDirectory() as cache:
-        environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        # It has no use for tokens.
+        environment = {name: value for name, value in os.environ.items() if not is_secret(name)}
+        environment.pop("PYTHONPATH", None)
         environment |= {"HF_HUB_OFFLINE": "1", "HF_MODULES_CACHE": cache}
-        # -I: neither the current folder nor this package's own is on the path
-        finished = subprocess.run(
+        # -I: neither the current folder nor this package's own is on the path. No shell, and no words but our own.
+        finished = subprocess.run(  # nosec B603
             [sys.executable, "-I", clean_process.__file__],
             input=json.dumps(request),
             capture_output=True,
