@@ -123,12 +123,11 @@ class ModelArguments:
     position_aware_routing: bool | None = argument("capsule-rnn: capsules have positions; new model: true.")
     separable_scoring: bool | None = argument("capsule-rnn: agreement by g(c) . g(h); new model: true.")
     balanced_routing: bool | None = argument("capsule-rnn: bounded, centred agreements; new model: false.")
-    trust_remote_code: bool = argument(f"{TRUST_HELP.capitalize()}.", False)
 
     def given(self) -> dict[str, Any]:
         """The config fields that were given, by name."""
         values = {name: value for name, value in vars(self).items() if value is not None}
-        for name in ("model_name_or_path", "model_type", "trust_remote_code"):
+        for name in ("model_name_or_path", "model_type"):
             values.pop(name, None)
         return values
 
@@ -167,6 +166,7 @@ class DataArguments:
         "Longer training pairs are left out; default: max_position_embeddings (capsule-rnn: the tokenizer's limit)."
     )
     max_target_length: int | None = argument("The same for the target side.")
+    trust_remote_code: bool = argument(f"{TRUST_HELP.capitalize()}.", False)
 
     def split_file(self, split: str) -> str | None:
         """The file of a split: "train", "validation" or "test"."""

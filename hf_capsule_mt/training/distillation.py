@@ -41,7 +41,7 @@ from ..data.corpus import JSON_SUFFIXES, load_split
 from ..evaluation.checkpoints import absent_weights, weights_digest
 from ..evaluation.line_files import one_line
 from ..evaluation.translate import translate_batches
-from ..loading import TRUST_HELP, from_checkpoint
+from ..loading import from_checkpoint
 from ..records import without_secrets
 from . import report
 from .arguments import DataArguments, argument, parse_recipe, recipe_parser
@@ -59,6 +59,7 @@ USED_DATA_ARGUMENTS = (
     "dataset_config_name",
     "data_dir",
     "max_train_samples",
+    "trust_remote_code",
 )
 
 
@@ -77,8 +78,6 @@ class DistillationArguments:
     max_tokens_per_batch: int = argument(
         "Bound on sentences * longest source * beams, per process; without effect on the result.", 8192
     )
-
-    trust_remote_code: bool = argument(f"{TRUST_HELP.capitalize()}.", False)
 
     def validate(self) -> None:
         """
@@ -194,7 +193,7 @@ def prepare_distillation(command: DistillationCommand) -> Distillation:
         max_samples=data.max_train_samples,
     )
     sources = list(dataset["source"])
-    model, tokenizer = load_teacher(str(options.teacher_name_or_path), options.trust_remote_code)
+    model, tokenizer = load_teacher(str(options.teacher_name_or_path), data.trust_remote_code)
     fingerprint = _fingerprint(command, sources, model, tokenizer)
     done: set[int] = set()
     for path in _partial_files(options.prefix):

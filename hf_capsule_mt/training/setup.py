@@ -170,7 +170,7 @@ def _tokenizer(arguments: Arguments, train: Dataset, checkpoint: Path | None) ->
     data, training = arguments.data, arguments.training
     source = checkpoint or data.tokenizer_name_or_path or arguments.model.model_name_or_path
     if source is not None:
-        load = partial(from_checkpoint, AutoTokenizer, trust_remote_code=arguments.model.trust_remote_code)
+        load = partial(from_checkpoint, AutoTokenizer, trust_remote_code=arguments.data.trust_remote_code)
         return _loading("tokenizer", str(source), load)
     length = arguments.model.max_position_embeddings or max(
         MAX_LENGTH, data.max_source_length or 0, data.max_target_length or 0
@@ -208,7 +208,7 @@ def _model(arguments: Arguments, tokenizer: PreTrainedTokenizerBase) -> PreTrain
     other = [f"{k}={getattr(config, k)}, not {given[k]}" for k in given if getattr(config, k) != given[k]]
     if other:
         logger.warning(f"{name} keeps its own architecture: {'; '.join(other)}")
-    load = partial(from_checkpoint, AutoModelForSeq2SeqLM, trust_remote_code=arguments.model.trust_remote_code)
+    load = partial(from_checkpoint, AutoModelForSeq2SeqLM, trust_remote_code=arguments.data.trust_remote_code)
     return _loading("model", name, load, config=config, dtype=torch.float32)
 
 
