@@ -75,8 +75,6 @@ def prepare(arguments: Arguments) -> Setup:
             logging.getLogger(f"hf_capsule_mt.{package}").setLevel(logging.ERROR)
     set_seed(training.seed)
     checkpoint = find_checkpoint(training)
-    if checkpoint is not None:
-        check_states(checkpoint)
     splits = {split: _load(arguments, split) for split in ("train", "validation", "test")}
     if splits["validation"] is None and training.eval_strategy != "no":
         raise ValueError("there is no validation set: give validation_file, or set eval_strategy to no")
@@ -112,16 +110,22 @@ def find_checkpoint(training: CapsuleSeq2SeqTrainingArguments) -> Path | None:
     The checkpoint to resume from, or None for a new run.
 
     Raises:
-        ValueError: the output folder holds a run that is not to be resumed, or the checkpoint is not complete.
+        ValueError: the output folder holds a run that is not to be resumed, or the checkpoint is not complete or holds
+            a pickle that would run code.
     """
     output_dir, resume = Path(training.output_dir), training.resume_from_checkpoint
     if resume is None or str(resume).lower() == "false":
         _check_unused(output_dir)
         return None
+    # A pickle in place of weights is not a save that was cut off, which would be passed over.
+    for folder in [*checkpoints_by_step(output_dir), Path(resume)]:
+        check_weights(folder)
     if str(resume).lower() == "true":
         checkpoint = last_complete_checkpoint(output_dir, training.world_size)
         if checkpoint is None:
             logger.warning(f"there is no complete checkpoint in {output_dir} yet: starting from the beginning")
+        else:
+            check_states(checkpoint)
         return checkpoint
     checkpoint = Path(resume)
     if not is_complete(checkpoint, training.world_size):
@@ -131,6 +135,7 @@ def find_checkpoint(training: CapsuleSeq2SeqTrainingArguments) -> Path | None:
         )
     if checkpoint.parent.resolve() != output_dir.resolve():
         _check_unused(output_dir)
+    check_states(checkpoint)
     return checkpoint
 
 

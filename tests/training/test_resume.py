@@ -11,6 +11,7 @@ from transformers import TrainerCallback
 
 from hf_capsule_mt.loading import check_states
 from hf_capsule_mt.training.arguments import parse_arguments
+from hf_capsule_mt.training.averaging import average_checkpoints
 from hf_capsule_mt.training.run import build_trainer, run
 from hf_capsule_mt.training.setup import prepare
 
@@ -150,6 +151,12 @@ def test_a_planted_pickle_is_named_before_training(command, tmp_path, name, fini
     torch.save(Planted(), checkpoint / name)
     with pytest.raises(ValueError, match=rf"{name} is a pickle that would call posix\.mkdir"):
         prepare(parse_arguments(command(resume_from_checkpoint="true")))
+    torch.save(Planted(), checkpoint / "model.safetensors")
+    for resume in ("true", str(checkpoint)):
+        with pytest.raises(ValueError, match=r"model\.safetensors is a pickle and not safetensors"):
+            prepare(parse_arguments(command(resume_from_checkpoint=resume)))
+    with pytest.raises(ValueError, match=r"model\.safetensors is a pickle and not safetensors"):
+        average_checkpoints([checkpoint])
     assert not (tmp_path / "mark").exists()
 
 
