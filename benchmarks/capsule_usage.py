@@ -17,6 +17,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedModel, 
 
 import hf_capsule_mt  # noqa: F401  (registers the models)
 from hf_capsule_mt.analysis.routing_statistics import MemoryStatistics
+from hf_capsule_mt.loading import from_checkpoint
 from hf_capsule_mt.models.configuration_capsule_rnn import CAPSULE_MEMORIES
 
 BATCH = 50
@@ -43,10 +44,10 @@ def main() -> None:
     sentences = arguments.source.read_text(encoding="utf-8").splitlines()
     results = {}
     for run in arguments.runs:
-        model = AutoModelForSeq2SeqLM.from_pretrained(run, dtype=torch.float32).eval()
+        model = from_checkpoint(AutoModelForSeq2SeqLM, run, dtype=torch.float32).eval()
         if getattr(model.config, "source_memory", None) not in CAPSULE_MEMORIES:
             parser.error(f"{run} has no capsule memory")
-        results[run.name] = usage(model, AutoTokenizer.from_pretrained(run), sentences)
+        results[run.name] = usage(model, from_checkpoint(AutoTokenizer, run), sentences)
     record = {"source": arguments.source.name, "sentences": len(sentences), "results": results}
     print(json.dumps(record, indent=1))
     if arguments.output:

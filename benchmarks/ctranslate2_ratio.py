@@ -38,6 +38,7 @@ from transformers.utils import logging
 import registry
 from hf_capsule_mt.evaluation.translate import translate
 from hf_capsule_mt.hub.conversion import to_plain
+from hf_capsule_mt.loading import from_checkpoint
 from registry import SIZES
 from timing import environment, ratios, rotated, write_record
 
@@ -95,7 +96,7 @@ def random_checkpoint(size: registry.Size, folder: Path) -> Path:
 
 def plain_checkpoint(checkpoint: Path, folder: Path) -> Path:
     """The checkpoint if it is plain Marian, or else a plain copy of it."""
-    if AutoConfig.from_pretrained(checkpoint).model_type == "marian":
+    if from_checkpoint(AutoConfig, checkpoint).model_type == "marian":
         return checkpoint
     return to_plain(checkpoint, folder)
 
@@ -111,8 +112,8 @@ def build(
     names: Sequence[str], checkpoint: Path, sentences: list[str], folder: Path, options: argparse.Namespace
 ) -> dict[str, Translator]:
     """A function for each translator, which translates all sentences."""
-    tokenizer = AutoTokenizer.from_pretrained(checkpoint)
-    model = MarianMTModel.from_pretrained(checkpoint, dtype=torch.float32).eval()
+    tokenizer = from_checkpoint(AutoTokenizer, checkpoint)
+    model = from_checkpoint(MarianMTModel, checkpoint, dtype=torch.float32).eval()
     # The length is that of the call, not the model's, which would be named in a warning.
     model.generation_config.max_length = None
     compiled = CompileConfig(dynamic=True, mode="default")

@@ -23,6 +23,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 import hf_capsule_mt  # noqa: F401  (registers the models)
 from hf_capsule_mt.evaluation.translate import translate
+from hf_capsule_mt.loading import from_checkpoint
 from timing import environment
 
 RESAMPLES = 2000
@@ -30,8 +31,8 @@ RESAMPLES = 2000
 
 def measure(runs: list[Path], sentences: list[str], beams: int, seed: int) -> dict[str, dict]:
     """Translates every sentence with every model. Returns times and ratios by the name of the run."""
-    models = {run.name: AutoModelForSeq2SeqLM.from_pretrained(run, dtype=torch.float32).eval() for run in runs}
-    tokenizers = {run.name: AutoTokenizer.from_pretrained(run) for run in runs}
+    models = {run.name: from_checkpoint(AutoModelForSeq2SeqLM, run, dtype=torch.float32).eval() for run in runs}
+    tokenizers = {run.name: from_checkpoint(AutoTokenizer, run) for run in runs}
     order = random.Random(seed)
     seconds: dict[str, list[float]] = {name: [] for name in models}
     words = dict.fromkeys(models, 0)

@@ -21,6 +21,7 @@ import hf_capsule_mt  # noqa: F401  registers the models
 from hf_capsule_mt.analysis.past_future import fit_bow_predictor, past_future_probe
 from hf_capsule_mt.data.corpus import GRAMMAR, GRAMMAR_SIZES
 from hf_capsule_mt.data.grammar import GrammarPair, generate_corpus
+from hf_capsule_mt.loading import from_checkpoint
 from hf_capsule_mt.training.report import relative, versions
 
 FIT_BATCH_SIZE = 64
@@ -42,8 +43,8 @@ def probe_run(folder: Path, sentences: int, fit_steps: int) -> dict[str, Any]:
     given = run["arguments"]
     if given.get("dataset_name") != GRAMMAR:
         raise SystemExit(f"{folder} was not trained on the grammar corpus, the only one with gold alignments")
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    model = AutoModelForSeq2SeqLM.from_pretrained(folder).eval()
+    tokenizer = from_checkpoint(AutoTokenizer, folder)
+    model = from_checkpoint(AutoModelForSeq2SeqLM, folder).eval()
     trained = model.config.bow_loss_weight > 0
     predictor = model
     if not trained:

@@ -1,8 +1,9 @@
-"""Files that are there in whole or not at all, and outputs that one process writes at a time."""
+"""Files and folders that are there in whole or not at all, and outputs that one process writes at a time."""
 
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -59,3 +60,47 @@ def only_writer(output: Path) -> Iterator[None]:
         yield
     finally:
         lock.release()
+
+
+@contextmanager
+def whole_folder(path: Path) -> Iterator[Path]:
+    """
+    A fresh folder that takes the place of `path` when the block ends without an error; if not, `path` stays as it is.
+
+    Both are renamed, so that nobody sees a part. A kill between the two renames leaves the old folder as `.NAME.old`;
+    the next call puts it back.
+
+    Raises:
+        ValueError: another process writes there.
+        OSError: it cannot be written.
+    """
+    path = path.absolute()
+    fresh, old = (path.with_name(f".{path.name}.{state}") for state in ("partial", "old"))
+    with only_writer(path):
+        _put_back(old, path)
+        for left in (fresh, old):
+            _remove(left)
+        fresh.mkdir()
+        try:
+            yield fresh
+            if path.is_dir():
+                os.replace(path, old)
+            os.replace(fresh, path)
+        except BaseException:
+            _put_back(old, path)
+            _remove(fresh)
+            raise
+        _remove(old)
+
+
+def _put_back(old: Path, path: Path) -> None:
+    if old.is_dir() and not path.exists():
+        os.replace(old, path)
+
+
+def _remove(path: Path) -> None:
+    """A folder, or a link in its place but not what that leads to."""
+    if path.is_symlink() or path.is_file():
+        path.unlink()
+    elif path.is_dir():
+        shutil.rmtree(path)

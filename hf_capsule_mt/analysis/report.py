@@ -23,6 +23,7 @@ from ..evaluation.scores import score
 from ..evaluation.significance import compare
 from ..evaluation.translate import translate
 from ..files import write_whole
+from ..loading import from_checkpoint
 from ..models.capsule_configuration import ROUTING_AGGREGATIONS
 from ..models.configuration_capsule_rnn import CAPSULE_MEMORIES
 from .efficiency import efficiency
@@ -79,7 +80,7 @@ class TestSet:
 
 @dataclass(frozen=True)
 class Options:
-    """How to decode, what to leave out, and COMET's command, if it is to be used."""
+    """How to decode, what to leave out, COMET's command if it is to be used, whether code of checkpoints is run."""
 
     num_beams: int = 5
     length_penalty: float = 1.0
@@ -87,6 +88,7 @@ class Options:
     num_examples: int = NUM_EXAMPLES
     efficiency: bool = True
     comet: str | None = None
+    trust_remote_code: bool = False
     generation: dict[str, Any] = field(default_factory=dict)
 
 
@@ -316,7 +318,7 @@ def make_report(
         key = _fingerprint(checkpoint, test_set, options)
         kept = json.loads(part.read_text(encoding="utf-8")) if part.is_file() else {}
         if kept.get("key") != key:
-            model, tokenizer = load(checkpoint)
+            model, tokenizer = load(checkpoint, options.trust_remote_code)
             system, texts = report_system(name, model, tokenizer, test_set, options, stage)
             kept = {"key": key, "system": system, "translations": texts}
             write_whole(part, json.dumps(kept, ensure_ascii=False))
@@ -381,11 +383,11 @@ def systems_table(report: dict[str, Any]) -> Table:
     return comparison_table(rows, columns, caption=caption)
 
 
-def load(checkpoint: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+def load(checkpoint: str, trust_remote_code: bool = False) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Model, in evaluation mode on the best device, and tokenizer of a directory or a name on the Hub."""
-    model = AutoModelForSeq2SeqLM.from_pretrained(checkpoint).eval()
+    model = from_checkpoint(AutoModelForSeq2SeqLM, checkpoint, trust_remote_code=trust_remote_code).eval()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    return model.to(device), AutoTokenizer.from_pretrained(checkpoint)
+    return model.to(device), from_checkpoint(AutoTokenizer, checkpoint, trust_remote_code=trust_remote_code)
 
 
 def write_report(report: dict[str, Any], output: str | Path) -> Path:

@@ -27,6 +27,7 @@ from transformers import AutoConfig
 
 from ..evaluation.checkpoints import is_missing_directory
 from ..evaluation.comet import find_comet
+from ..loading import add_trust_argument, from_checkpoint
 from .report import NUM_EXAMPLES, Options, Progress, file_name, load_test_set, make_report, write_report
 
 PROGRAM = "hf_capsule_mt report"
@@ -86,6 +87,7 @@ def _parser() -> argparse.ArgumentParser:
         default=[],
         help="results.json of runs, for BLEU against capsules and iterations",
     )
+    add_trust_argument(parser)
     return parser
 
 
@@ -99,7 +101,7 @@ def main(argv: Sequence[str]) -> int:
         for name, checkpoint in checkpoints.items():
             if is_missing_directory(checkpoint):
                 raise ValueError(f"there is no directory {checkpoint} ({name})")
-            AutoConfig.from_pretrained(checkpoint)
+            from_checkpoint(AutoConfig, checkpoint, trust_remote_code=arguments.trust_remote_code)
         for name in ("num_beams", "max_tokens", "examples", "max_sentences"):
             value = getattr(arguments, name)
             if value is not None and value < 1:
@@ -125,6 +127,7 @@ def main(argv: Sequence[str]) -> int:
             num_examples=arguments.examples,
             efficiency=not arguments.no_speed,
             comet=arguments.comet,
+            trust_remote_code=arguments.trust_remote_code,
         )
         report = make_report(checkpoints, test_set, arguments.output, options, records, _bar)
         page = write_report(report, arguments.output)

@@ -39,7 +39,7 @@ LABELS = {
     "past_overlap": "Overlap rate rOL of PAST",
     "future_overlap": "Overlap rate rOL of FUTURE",
     "parent_parameters": "parameters of the parent",
-    "parent_operations_per_token": "operations per token of the parent",
+    "parent_operations_per_token": "operations per token of the parent",  # nosec B105
     "milliseconds_per_sentence": "decoding, ms per sentence",
     "parent_milliseconds_per_sentence": "decoding, ms per sentence, parent",
     "training_milliseconds": "training, ms per batch",

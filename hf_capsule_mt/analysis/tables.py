@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from ..markup import latex_text, markdown_inline, markdown_text
+
 Column = tuple[str, str, int]
 
 SCORE_COLUMNS: tuple[Column, ...] = (("bleu", "BLEU", 1), ("chrf", "chrF", 1), ("ter", "TER", 1))
@@ -18,29 +20,6 @@ TESTS = {
     "bootstrap_p": "paired bootstrap",
 }
 MISSING = "-"
-
-_MARKDOWN_SPECIAL = "\\`*_[]<>|~$"
-_LATEX_SPECIAL = {
-    "\\": r"\textbackslash{}",
-    "&": r"\&",
-    "%": r"\%",
-    "$": r"\$",
-    "#": r"\#",
-    "_": r"\_",
-    "{": r"\{",
-    "}": r"\}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
-    # signatures are long, and have no spaces to break a line at
-    "|": r"\textbar\allowbreak{}",
-    # would be taken for arguments of the end of the row before
-    "[": "{[}",
-    "*": "{*}",
-    # two would become a dash
-    "-": "-{}",
-}
 
 
 class Cell(NamedTuple):
@@ -69,14 +48,14 @@ class Table:
 
     def to_markdown(self) -> str:
         """A table of GitHub's Markdown, its columns also aligned in the source, with the caption as a paragraph."""
-        cells = [[_markdown(title) for title in self.header]]
-        cells += [[_markdown(cell.text + cell.mark) for cell in row] for row in self.rows]
+        cells = [[markdown_inline(title) for title in self.header]]
+        cells += [[markdown_inline(cell.text + cell.mark) for cell in row] for row in self.rows]
         widths = [max(3, *map(len, column)) for column in zip(*cells, strict=True)]
         lines = [_markdown_row(row, widths) for row in cells]
         rule = ["-" * widths[0], *("-" * (width - 1) + ":" for width in widths[1:])]
         lines.insert(1, "| " + " | ".join(rule) + " |")
         if self.caption:
-            lines += ["", _markdown(self.caption)]
+            lines += ["", markdown_text(self.caption)]
         return "\n".join(lines) + "\n"
 
     def to_latex(self) -> str:
@@ -87,11 +66,11 @@ class Table:
             r"% needs \usepackage{booktabs}",
             r"\begin{table}",
             r"  \centering",
-            *([f"  \\caption{{{_latex(self.caption)}}}"] if self.caption else []),
+            *([f"  \\caption{{{latex_text(self.caption)}}}"] if self.caption else []),
             f"  \\label{{{self.label}}}",
             f"  \\begin{{tabular}}{{l{'r' * (len(self.header) - 1)}}}",
             r"    \toprule",
-            "    " + " & ".join(map(_latex, self.header)) + r" \\",
+            "    " + " & ".join(map(latex_text, self.header)) + r" \\",
             r"    \midrule",
             *("    " + " & ".join(row) + r" \\" for row in rows),
             r"    \bottomrule",
@@ -187,10 +166,6 @@ def _value(value: Any, digits: int) -> str:
     return value if isinstance(value, str) else f"{value:,.{digits}f}"
 
 
-def _markdown(text: str) -> str:
-    return "".join(f"\\{character}" if character in _MARKDOWN_SPECIAL else character for character in _one_line(text))
-
-
 def _markdown_row(cells: Sequence[str], widths: Sequence[int]) -> str:
     padded = [
         cells[0].ljust(widths[0]),
@@ -201,15 +176,7 @@ def _markdown_row(cells: Sequence[str], widths: Sequence[int]) -> str:
 
 def _latex_cell(cell: Cell, longest_mark: int) -> str:
     """The value, its mark, and the room that a longer mark of the same column takes."""
-    text = "--" if cell.text == MISSING else _latex(cell.text)
+    text = "--" if cell.text == MISSING else latex_text(cell.text)
     mark = f"$^{{{cell.mark}}}$" if cell.mark else ""
     missing = longest_mark - len(cell.mark)
     return text + mark + (rf"\phantom{{$^{{{'*' * missing}}}$}}" if missing else "")
-
-
-def _latex(text: str) -> str:
-    return "".join(_LATEX_SPECIAL.get(character, character) for character in _one_line(text))
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split())

@@ -3,7 +3,7 @@
 from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, cast
 
 from sacrebleu.metrics import BLEU
 
@@ -47,8 +47,7 @@ def by_source_length(
     language = base_language(target_lang)
     if convention == "lc_norm_tok":
         hypotheses, references = as_prepared(hypotheses, language), as_prepared(references, language)
-    bleu = metrics_of(convention, language)["bleu"]
-    assert isinstance(bleu, BLEU)
+    bleu = cast(BLEU, metrics_of(convention, language)["bleu"])
     members: list[list[int]] = [[] for _ in range(len(edges) + 1)]
     for index, source in enumerate(sources):
         members[bisect_left(edges, _length(source, base_language(source_lang)))].append(index)

@@ -11,6 +11,8 @@ import torch
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils.logging import disable_progress_bar
 
+from ..loading import from_checkpoint
+
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -20,7 +22,7 @@ def is_missing_directory(checkpoint: str | Path) -> bool:
 
 
 def load_checkpoint(
-    checkpoint: str, dtype: str = "float32", device: str | None = None
+    checkpoint: str, dtype: str = "float32", device: str | None = None, *, trust_remote_code: bool = False
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """
     A model in evaluation mode, and its tokenizer.
@@ -29,16 +31,24 @@ def load_checkpoint(
         checkpoint: directory, or name on the Hub.
         dtype: see `DTYPES`.
         device: "cpu", "cuda", ...; the accelerator if there is one.
+        trust_remote_code: run the code that the checkpoint brings, if it needs any.
 
     Raises:
-        ValueError: there is no such directory, the model is no encoder-decoder, or weights are missing.
+        ValueError: there is no such directory, the model is no encoder-decoder, weights are missing or a pickle, or
+            the checkpoint needs code that is not trusted.
         OSError: there is no such checkpoint.
     """
     if is_missing_directory(checkpoint):
         raise ValueError(f"there is no directory {checkpoint}")
     # Only the bars of transformers' own loading
     disable_progress_bar()
-    model, loading = AutoModelForSeq2SeqLM.from_pretrained(checkpoint, dtype=DTYPES[dtype], output_loading_info=True)
+    model, loading = from_checkpoint(
+        AutoModelForSeq2SeqLM,
+        checkpoint,
+        trust_remote_code=trust_remote_code,
+        dtype=DTYPES[dtype],
+        output_loading_info=True,
+    )
     absent = absent_weights(model, list(loading["missing_keys"]))
     if absent:
         raise ValueError(
@@ -47,7 +57,8 @@ def load_checkpoint(
     if device is None:
         accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
         device = "cpu" if accelerator is None else accelerator.type
-    return model.eval().to(torch.device(device)), AutoTokenizer.from_pretrained(checkpoint)
+    tokenizer = from_checkpoint(AutoTokenizer, checkpoint, trust_remote_code=trust_remote_code)
+    return model.eval().to(torch.device(device)), tokenizer
 
 
 def set_languages(

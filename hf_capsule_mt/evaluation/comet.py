@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
-import subprocess
+import subprocess  # nosec B404
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -57,7 +57,10 @@ def comet_score(
             path.write_text("".join(" ".join(text.split()) + "\n" for text in sentences), encoding="utf-8")
             paths.append(str(path))
         arguments = ["-s", paths[0], "-t", paths[1], "-r", paths[2], "--model", model, "--quiet", "--only_system"]
-        finished = subprocess.run([program, *arguments], capture_output=True, text=True)
+        # The user's own command, found by its name, and no shell between it and the arguments.
+        finished = subprocess.run(  # nosec B603
+            [program, *arguments], stdin=subprocess.DEVNULL, capture_output=True, text=True
+        )
     scores = re.findall(r"score: (-?[\d.]+)\s*$", finished.stdout, re.M)
     if finished.returncode != 0 or not scores:
         reason = (finished.stderr or finished.stdout).strip().splitlines() or ["it printed nothing"]

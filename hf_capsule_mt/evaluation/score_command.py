@@ -72,7 +72,12 @@ def _command(arguments: argparse.Namespace) -> None:
     # With --jsonl there is no second file
     second = Path(os.devnull) if arguments.jsonl else arguments.target
     with open_lines(arguments.source) as sources, open_lines(second) as targets:
-        model, tokenizer = load_checkpoint(arguments.checkpoint, arguments.dtype, arguments.device)
+        model, tokenizer = load_checkpoint(
+            arguments.checkpoint,
+            arguments.dtype,
+            arguments.device,
+            trust_remote_code=arguments.trust_remote_code,
+        )
         generate_kwargs = set_languages(tokenizer, arguments.source_lang, arguments.target_lang)
         if arguments.length_penalty is not None:
             generate_kwargs["length_penalty"] = arguments.length_penalty

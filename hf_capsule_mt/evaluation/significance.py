@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 from sacrebleu.metrics import BLEU, CHRF, TER
 from sacrebleu.significance import PairedTest, Result
@@ -80,7 +80,7 @@ def compare(
             "randomization_p": max(lowest, float(randomization[name][1].p_value or 0.0)),
             "interval": [middle - half_width, middle + half_width],
         }
-    results["sign_test"] = sign_test(_effects(metrics["bleu"], baseline, system, references))
+    results["sign_test"] = sign_test(_effects(cast(BLEU, metrics["bleu"]), baseline, system, references))
     results["signatures"] = {
         name: {"bootstrap": bootstrap_signatures[name], "randomization": randomization_signatures[name]}
         for name in metrics
@@ -131,13 +131,10 @@ def replacement_effects(
     Args, Raises: as `compare`.
     """
     baseline, system, references, metrics = _prepare(baseline, system, references, convention, target_lang)
-    return _effects(metrics["bleu"], baseline, system, references)
+    return _effects(cast(BLEU, metrics["bleu"]), baseline, system, references)
 
 
-def _effects(
-    bleu: BLEU | CHRF | TER, baseline: Sequence[str], system: Sequence[str], references: Sequence[str]
-) -> list[float]:
-    assert isinstance(bleu, BLEU)
+def _effects(bleu: BLEU, baseline: Sequence[str], system: Sequence[str], references: Sequence[str]) -> list[float]:
     # only silences sacreBLEU's advice about the BLEU of a sentence: its counts are all that is used
     bleu.effective_order = True
     before = [_statistics(bleu, *pair) for pair in zip(baseline, references, strict=True)]

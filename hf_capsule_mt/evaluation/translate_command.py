@@ -29,6 +29,7 @@ from typing import Any
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 
+from ..loading import add_trust_argument
 from ..models.capsule_configuration import CapsuleConfigMixin
 from .checkpoints import DTYPES, load_checkpoint, set_languages, weights_digest
 from .line_files import (
@@ -61,6 +62,7 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--window", type=int, default=WINDOW, help=f"lines read and written at a time ({WINDOW})")
     parser.add_argument("--dtype", choices=DTYPES, default="float32", help="precision (float32)")
     parser.add_argument("--device", help="cpu, cuda, ... (the accelerator, if there is one)")
+    add_trust_argument(parser)
 
 
 def check_model_arguments(arguments: argparse.Namespace, *positive: str) -> None:
@@ -146,7 +148,12 @@ def _generate_kwargs(arguments: argparse.Namespace) -> dict[str, Any]:
 def _command(arguments: argparse.Namespace) -> None:
     _check(arguments)
     with open_lines(arguments.input) as lines:
-        model, tokenizer = load_checkpoint(arguments.checkpoint, arguments.dtype, arguments.device)
+        model, tokenizer = load_checkpoint(
+            arguments.checkpoint,
+            arguments.dtype,
+            arguments.device,
+            trust_remote_code=arguments.trust_remote_code,
+        )
         if arguments.agreements and not isinstance(model.config, CapsuleConfigMixin):
             raise ValueError(f"--agreements are those of capsule models, and {arguments.checkpoint} is none")
         generate_kwargs = _generate_kwargs(arguments)

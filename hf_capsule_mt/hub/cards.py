@@ -20,16 +20,13 @@ A values file is YAML. The template and the citations lie beside it:
 from __future__ import annotations
 
 import dataclasses
-import json
+import numbers
 import re
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import jinja2
-import jinja2.meta
 import yaml
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from huggingface_hub.errors import HFValidationError
@@ -37,8 +34,10 @@ from huggingface_hub.utils import validate_repo_id
 
 from ..analysis.tables import SCORE_COLUMNS
 from ..evaluation.scores import base_language
+from ..markup import Verbatim, link_address, markdown_template
 from ..models.capsule_configuration import ROUTING_AGGREGATIONS
 from ..models.configuration_capsule_rnn import CAPSULE_MEMORIES
+from ..records import find_paths, public_record, texts
 
 TEMPLATE = "template.md"
 CITATIONS = "citations.yaml"
@@ -70,8 +69,9 @@ SCORE_KEYS = ("split", "beams", "length_penalty", "sentences", *METRICS, "signat
 RESULT_KEYS = ("seed", "steps", "parameters", "target_tokens", "train_seconds", "command", "arguments", "versions")
 # of the machine, not of the model
 DROPPED_ARGUMENTS = ("output_dir", "report_to", "debug")
-# a folder of somebody's machine: /home/..., ~/..., C:\...
-LOCAL_PATH = re.compile(r"""(?:^|(?<=[\s"'`(=]))(?:/[\w.-]+/|~/|[A-Za-z]:\\)[^\s"'`)]*""", re.MULTILINE)
+# Of results.json, and of each of its scores.
+RESULT_NUMBERS = ("seed", "steps", "parameters", "target_tokens", "train_seconds", "tokens_per_second")
+SCORE_NUMBERS = ("beams", "length_penalty", "sentences", *METRICS)
 FIGURE_TEXTS = {
     "layers": "Each map shows how the layers of the encoder or decoder are routed to the capsules of its output in "
     "one iteration: red is more than an equal share, blue is less.",
@@ -112,6 +112,7 @@ class CardValues:
 
 
 FILE_KEYS = tuple(key.name for key in dataclasses.fields(CardValues) if key.name not in ("path", "citations"))
+CITATION_KEYS = ("reference", "url", "bibtex")
 LIST_KEYS = ("samples", "limitations", "papers", "tags")
 
 
@@ -165,7 +166,7 @@ def render_card(
     Args:
         repo_id: "user/name", which the examples of the card load.
         values: from `load_values`.
-        results: the run's results.json.
+        results: the run's results.json; what the card says of it is what `records.public_record` leaves.
         model_type: of the model's config, a tag of the card.
         samples: pairs of a sentence and its translation by this model; the examples translate the first sentence.
         figure: file name of the agreement figure in the repository, if there is one.
@@ -179,6 +180,7 @@ def render_card(
         FileNotFoundError: if there is no template.
     """
     validate_repo_id(repo_id)
+    results = public_record(results)
     check_results(results)
     if not samples:
         raise ValueError("the card needs at least one sentence and its translation by the model, for its examples")
@@ -202,14 +204,13 @@ def render_card(
         "revision": revision,
         "source_language": languages[0],
         "target_language": languages[1],
-        "first_sample": json.dumps(samples[0][0], ensure_ascii=False),
-        "samples": [[table_cell(text) for text in pair] for pair in samples],
+        "samples": samples,
         "scores": scores,
         "figure": figure,
         **_text_fields(values, results),
     }
-    text = _read_template(values.path.parent / TEMPLATE if template is None else Path(template), set(fields))
-    return ModelCard.from_template(card_data, template_str=text, **fields)
+    path = values.path.parent / TEMPLATE if template is None else Path(template)
+    return ModelCard(_render(path, {**fields, "card_data": Verbatim(card_data.to_yaml())}))
 
 
 def _text_fields(values: CardValues, results: dict[str, Any]) -> dict[str, Any]:
@@ -222,8 +223,8 @@ def _text_fields(values: CardValues, results: dict[str, Any]) -> dict[str, Any]:
         "results": results,
         "signatures": _signatures(results["scores"]),
         "figure_text": _figure_text(arguments),
-        "recipe": _portable(results.get("recipe")),
-        "command": shlex.join(_portable(word) for word in shlex.split(results["command"])),
+        "recipe": results.get("recipe"),
+        "command": results["command"],
         "arguments": _arguments_as_yaml(arguments),
         "final_weights": _final_weights(results),
         "training_time": _training_time(results),
@@ -266,10 +267,12 @@ def check_card(card: ModelCard) -> None:
             wrong.append(f"{result.metric_name or result.metric_type} on {result.dataset_name} has no signature")
     if not card.text.strip():
         wrong.append("there is no text")
-    wrong += [
-        f"{mark} of the template is left in the text" for mark in ("{{", "{%") if mark in _without_bibtex(card.text)
-    ]
-    wrong += [f"{path} is a path of some machine" for path in sorted(set(LOCAL_PATH.findall(str(card))))]
+    marks = dict.fromkeys(re.findall(r"(?<!\\)\{[{%]", _without_code(card.text)))
+    wrong += [f"{mark} of the template is left in the text" for mark in marks]
+    # As it is read, without the backslashes before special characters.
+    shown = re.sub(r"\\([!-/:-@\[-`{-~])", r"\1", card.text)
+    paths = find_paths("\n".join([shown, *texts(data.to_dict())]))
+    wrong += [f"{path} is a path of some machine" for path in paths]
     if wrong:
         raise ValueError("the model card cannot be published: " + "; ".join(wrong))
 
@@ -342,7 +345,13 @@ def _citations(papers: list[str], path: Path) -> list[dict[str, str]]:
         raise ValueError(
             f"{path}: papers has {', '.join(unknown)}, which {file} has not; there are: {', '.join(known)}"
         )
-    return [{key: text.strip() for key, text in known[paper].items()} for paper in papers]
+    citations = [{key: str(known[paper].get(key, "")).strip() for key in CITATION_KEYS} for paper in papers]
+    for paper, citation in zip(papers, citations, strict=True):
+        try:
+            link_address(citation["url"])
+        except ValueError as error:
+            raise ValueError(f"{file}: {paper}.url: {error}") from None
+    return citations
 
 
 def check_results(results: dict[str, Any]) -> None:
@@ -351,12 +360,16 @@ def check_results(results: dict[str, Any]) -> None:
     Raises:
         ValueError: names what is missing.
     """
-    if not results.get("scores"):
+    scores = results.get("scores")
+    if scores and not (isinstance(scores, list) and all(isinstance(score, dict) for score in scores)):
+        raise ValueError("the results have scores of the wrong type: pass the results.json that train.py wrote")
+    if not scores:
         raise ValueError(
             "the results have no scores, and a card without them says nothing: publish the output folder of a "
             "finished train.py with a validation or test set"
         )
     missing = [key for key in RESULT_KEYS if key not in results]
+    _check_types(results)
     for score in results["scores"]:
         missing += [f"scores.{key}" for key in SCORE_KEYS if key not in score]
         missing += [f"scores.signatures.{key}" for key in METRICS if not score.get("signatures", {}).get(key)]
@@ -364,6 +377,28 @@ def check_results(results: dict[str, Any]) -> None:
         raise ValueError(
             f"the results lack {', '.join(dict.fromkeys(missing))}: pass the results.json that train.py wrote, not a "
             "part of it"
+        )
+
+
+def _check_types(results: dict[str, Any]) -> None:
+    """What is no number, text or mapping where one belongs would be somebody else's text in the card."""
+    wrong = []
+    kinds: tuple[tuple[type, tuple[str, ...]], ...] = (
+        (numbers.Real, RESULT_NUMBERS),
+        (dict, ("arguments", "versions")),
+        (str, ("command", "device")),
+    )
+    wrong += [key for kind, keys in kinds for key in keys if key in results and not isinstance(results[key], kind)]
+    for score in results["scores"]:
+        wrong += [
+            f"scores.{key}"
+            for keys, kind in ((SCORE_NUMBERS, numbers.Real), (("split", "file"), str), (("signatures",), dict))
+            for key in keys
+            if key in score and not isinstance(score[key], kind)
+        ]
+    if wrong:
+        raise ValueError(
+            f"the results have {', '.join(dict.fromkeys(wrong))} of the wrong type: pass what train.py wrote"
         )
 
 
@@ -436,36 +471,24 @@ def _training_time(results: dict[str, Any]) -> str:
 
 
 def _arguments_as_yaml(arguments: dict[str, Any]) -> str:
-    kept = {key: _portable(value) for key, value in arguments.items() if key not in DROPPED_ARGUMENTS}
+    kept = {key: value for key, value in arguments.items() if key not in DROPPED_ARGUMENTS}
     return yaml.safe_dump(kept, sort_keys=False, allow_unicode=True, width=100).strip()
 
 
-def _portable(value: Any) -> Any:
-    """An absolute path without the folders that are nobody else's."""
-    if isinstance(value, list):
-        return [_portable(item) for item in value]
-    if not isinstance(value, str) or not LOCAL_PATH.search(value):
-        return value
-    return LOCAL_PATH.sub(lambda path: "path/to/" + re.split(r"[/\\]", path[0].rstrip("/\\"))[-1], value)
-
-
-def table_cell(text: str) -> str:
-    """The text as it stands in a table of the card."""
-    return " ".join(text.split()).replace("|", r"\|")
-
-
-def _read_template(path: Path, fields: set[str]) -> str:
+def _render(path: Path, fields: dict[str, Any]) -> str:
     if not path.is_file():
         raise FileNotFoundError(f"there is no template {path}; copy it there from hub_cards/")
-    text = path.read_text(encoding="utf-8")
-    # Jinja would leave a gap in the card where a name is misspelt
-    unknown = jinja2.meta.find_undeclared_variables(jinja2.Environment().parse(text)) - fields - {"card_data"}
+    try:
+        template, asked = markdown_template(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} is no template: {error}") from error
+    unknown = asked - set(fields)
     if unknown:
-        raise ValueError(
-            f"{path} asks for {', '.join(sorted(unknown))}; there are: {', '.join(sorted(fields | {'card_data'}))}"
-        )
-    return text
+        raise ValueError(f"{path} asks for {', '.join(sorted(unknown))}; there are: {', '.join(sorted(fields))}")
+    return template.render(fields)
 
 
-def _without_bibtex(text: str) -> str:
-    return re.sub(r"```bibtex\n.*?```", "", text, flags=re.DOTALL)
+def _without_code(text: str) -> str:
+    """The text without blocks of code and code within lines, which may hold anything."""
+    text = re.sub(r"^ *(`{3,}).*?^ *\1`*$", "", text, flags=re.DOTALL | re.MULTILINE)
+    return re.sub(r"(?<![`\\])(`+)(?!`).*?(?<!`)\1(?!`)", "", text)

@@ -31,6 +31,7 @@ from transformers import (
 )
 
 from ..evaluation.checkpoints import is_missing_directory
+from ..loading import add_trust_argument, from_checkpoint
 from ..models.capsule_configuration import (
     AGGREGATION_INITS,
     AGGREGATIONS,
@@ -55,13 +56,21 @@ NEW_PARAMETERS = ("aggregation.", "guided_")
 CAPSULE_FIELDS: dict[str, Any] = dict(CapsuleMarianConfig.__annotations__)
 
 
-def convert(source: str | Path, output: str | Path, *, revision: str | None = None, **fields: Any) -> Path:
+def convert(
+    source: str | Path,
+    output: str | Path,
+    *,
+    revision: str | None = None,
+    trust_remote_code: bool = False,
+    **fields: Any,
+) -> Path:
     """Saves a checkpoint with other capsule systems; see the module for what a source may be.
 
     Args:
         source: directory, or name on the Hub.
         output: directory that does not exist yet, or is empty.
         revision: branch, tag or commit of a source on the Hub.
+        trust_remote_code: run the code that the source brings, if it needs any.
         **fields: of the capsule configuration, `aggregation="em_routing"` for example.
 
     Returns:
@@ -72,29 +81,31 @@ def convert(source: str | Path, output: str | Path, *, revision: str | None = No
             something in the output directory already.
         OSError: if there is no such checkpoint.
     """
+    hub: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
     output = empty_folder(output)
-    config = _load_config(source, revision)
+    config = _load_config(source, hub)
     family = _capsule_family(config, source)
     unknown = [name for name in fields if name not in CAPSULE_FIELDS]
     if unknown:
         raise ValueError(f"no capsule field is called {', '.join(unknown)}; there are: {', '.join(CAPSULE_FIELDS)}")
     config = family.from_pretrained(source, revision=revision, **fields)
-    model, loading = AutoModelForSeq2SeqLM.from_pretrained(
-        source, revision=revision, config=config, output_loading_info=True
-    )
+    model, loading = from_checkpoint(AutoModelForSeq2SeqLM, source, config=config, output_loading_info=True, **hub)
     absent = [key for key in loading["missing_keys"] if not any(part in key for part in NEW_PARAMETERS)]
     if absent:
         raise ValueError(f"{source} is not a whole checkpoint: it has no {', '.join(sorted(absent))}")
-    return _save(model, source, revision, output)
+    return _save(model, source, hub, output)
 
 
-def to_plain(source: str | Path, output: str | Path, *, revision: str | None = None) -> Path:
+def to_plain(
+    source: str | Path, output: str | Path, *, revision: str | None = None, trust_remote_code: bool = False
+) -> Path:
     """Saves a capsule checkpoint without aggregation and guided routing as the plain model that it is.
 
     Args:
         source: directory, or name on the Hub, of a capsule checkpoint with aggregation="none", guided_routing="none".
         output: directory that does not exist yet, or is empty.
         revision: branch, tag or commit of a source on the Hub.
+        trust_remote_code: run the code that the source brings, if it needs any.
 
     Returns:
         The output directory, with the tokenizer and the generation config.
@@ -103,8 +114,9 @@ def to_plain(source: str | Path, output: str | Path, *, revision: str | None = N
         ValueError: if the model has parts that no plain model has, or there is something in the output directory.
         OSError: if there is no such checkpoint.
     """
+    hub: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
     output = empty_folder(output)
-    config = _load_config(source, revision)
+    config = _load_config(source, hub)
     plain = config.plain() if isinstance(config, CapsuleConfigMixin) else None
     if plain is None:
         raise ValueError(f"{source} is of type '{config.model_type}', which has no plain model to become")
@@ -114,8 +126,8 @@ def to_plain(source: str | Path, output: str | Path, *, revision: str | None = N
                 f"{source} has {name}='{getattr(config, name)}', which no plain model has; only a checkpoint with "
                 "aggregation='none' and guided_routing='none' can be saved as one"
             )
-    model = AutoModelForSeq2SeqLM.from_pretrained(source, revision=revision, config=plain)
-    return _save(model, source, revision, output)
+    model = from_checkpoint(AutoModelForSeq2SeqLM, source, config=plain, **hub)
+    return _save(model, source, hub, output)
 
 
 def _capsule_family(config: PreTrainedConfig, source: str | Path) -> type[Any]:
@@ -131,11 +143,11 @@ def _capsule_family(config: PreTrainedConfig, source: str | Path) -> type[Any]:
     )
 
 
-def _load_config(source: str | Path, revision: str | None) -> PreTrainedConfig:
+def _load_config(source: str | Path, hub: dict[str, Any]) -> PreTrainedConfig:
     """The configuration of a checkpoint; a path that does not exist is not taken for a name on the Hub."""
     if is_missing_directory(source):
         raise ValueError(f"there is no directory {source}")
-    return AutoConfig.from_pretrained(source, revision=revision)
+    return from_checkpoint(AutoConfig, source, **hub)
 
 
 def empty_folder(output: str | Path) -> Path:
@@ -146,8 +158,8 @@ def empty_folder(output: str | Path) -> Path:
     return output
 
 
-def _save(model: PreTrainedModel, source: str | Path, revision: str | None, output: Path) -> Path:
-    tokenizer = AutoTokenizer.from_pretrained(source, revision=revision)
+def _save(model: PreTrainedModel, source: str | Path, hub: dict[str, Any], output: Path) -> Path:
+    tokenizer = from_checkpoint(AutoTokenizer, source, **hub)
     model.save_pretrained(output)
     tokenizer.save_pretrained(output)
     return output
@@ -160,6 +172,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("source", help="directory or name on the Hub")
     parser.add_argument("output", type=Path, help="new directory")
     parser.add_argument("--revision", help="branch, tag or commit of a source on the Hub")
+    add_trust_argument(parser)
     parser.add_argument("--plain", action="store_true", help="back to a plain Marian or BART model")
     fields = parser.add_argument_group("capsule systems (see docs/paper_index.md)")
     for name, kind in CAPSULE_FIELDS.items():
@@ -197,12 +210,12 @@ def _boolean(text: str) -> bool:
 def main(argv: Sequence[str]) -> int:
     """The command; returns the exit status."""
     arguments = vars(_parser().parse_args(argv))
-    source, output, revision = (arguments.pop(name) for name in ("source", "output", "revision"))
-    plain = arguments.pop("plain")
+    source, output, plain = (arguments.pop(name) for name in ("source", "output", "plain"))
+    hub = {name: arguments.pop(name) for name in ("revision", "trust_remote_code")}
     try:
         if plain and arguments:
             raise ValueError(f"a plain model has no {', '.join(arguments)}: leave out --plain or these")
-        made = (to_plain if plain else convert)(source, output, revision=revision, **arguments)
+        made = (to_plain if plain else convert)(source, output, **hub, **arguments)
     except (ValueError, OSError, StrictDataclassError, SafetensorError) as error:
         print(f"{PROGRAM}: error: {error}", file=sys.stderr)
         return 2

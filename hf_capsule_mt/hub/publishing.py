@@ -7,8 +7,9 @@ A trained run becomes a model on the Hub that needs nothing but transformers.
 Writes the folder that is to be published (RUN/hub, or --output): weights as safetensors, configuration, the code of
 the model and of the pipeline, tokenizer, generation config, results and translations, and a model card that is
 rendered from the run's results and from a file with what a run cannot know. Checks it: licence, languages and scores
-are there, nothing is a pickle, and a process without this package loads it and translates the samples of the card as
-they are printed there. Then uploads it in one commit: the Hub has all of it or nothing.
+are there, nothing is a pickle, a link, a token or a path of this machine, and a process without this package loads it
+and translates the samples of the card as they are printed there. Only then does it take the place of an earlier
+folder, and is uploaded in one commit: the Hub has all of it or nothing.
 """
 
 from __future__ import annotations
@@ -17,20 +18,25 @@ import argparse
 import json
 import os
 import shutil
-import subprocess
+import subprocess  # nosec B404
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, ModelCard
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalTokenNotFoundError
 from huggingface_hub.utils import validate_repo_id
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from ..files import whole_folder, write_whole
+from ..loading import add_trust_argument, check_is_no_pickle
+from ..markup import markdown_text
 from ..models.pipeline_translation import TranslationPipeline
+from ..records import find_paths, find_secrets, is_secret, public_record, texts
 from . import clean_process
-from .cards import CardValues, check_card, check_results, load_values, render_card, table_cell
+from .cards import CardValues, check_card, check_results, load_values, render_card
 from .conversion import empty_folder
 from .export import export
 
@@ -44,7 +50,15 @@ NUM_BEAMS = 5
 PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".joblib", ".npy", ".npz", ".h5")
 
 
-def prepare(run: str | Path, values: CardValues, repo_id: str, output: str | Path, revision: str = "main") -> Path:
+def prepare(
+    run: str | Path,
+    values: CardValues,
+    repo_id: str,
+    output: str | Path,
+    revision: str = "main",
+    *,
+    trust_remote_code: bool = False,
+) -> Path:
     """Writes the folder that is to be published.
 
     Args:
@@ -53,30 +67,75 @@ def prepare(run: str | Path, values: CardValues, repo_id: str, output: str | Pat
         repo_id: "user/name", which the examples of the card load.
         output: directory that does not exist yet, or is empty.
         revision: tag or branch that the examples of the card load.
+        trust_remote_code: run the code that the run's tokenizer brings, if it needs any.
 
     Returns:
         The output directory.
 
     Raises:
-        ValueError: if the run is not finished, is not of a capsule model, or the values do not fit.
+        ValueError: if the run is not finished, is not of a capsule model, has links among its parts, or the values do
+            not fit.
     """
     run, output = Path(run), Path(output)
     validate_repo_id(repo_id)
+    record = read_record(run)
+    check_results(record)
+    scored = _scored_files(record)
+    empty_folder(output)
+    model, tokenizer = export(run, output, trust_remote_code=trust_remote_code)
+    write_whole(output / RESULTS, json.dumps(record, indent=2, ensure_ascii=False) + "\n")
+    for name in scored:
+        if (run / name).is_file():
+            (output / TRANSLATIONS).mkdir(exist_ok=True)
+            shutil.copyfile(run / name, output / name, follow_symlinks=False)
+    samples = list(zip(values.samples, translate(model, tokenizer, values.samples), strict=True))
+    figure = _draw(model, tokenizer, values.samples[0], output / FIGURE)
+    card = render_card(repo_id, values, record, model.config.model_type, samples, figure, revision=revision)
+    card.save(output / CARD)
+    return output
+
+
+def read_record(run: Path) -> dict[str, Any]:
+    """
+    The record of a finished run as it is published, see `records.public_record`.
+
+    Raises:
+        ValueError: the run is not finished, its record cannot be read, or one of its parts is a link, which may lead
+            to a file that is nobody else's.
+    """
+    folder = run / TRANSLATIONS
+    # Checkpoints are never read, so that they may lie elsewhere.
+    parts = [path for path in _listed(run) if not path.name.startswith("checkpoint-")]
+    for path in [*parts, *([] if folder.is_symlink() else _listed(folder))]:
+        if path.is_symlink():
+            raise ValueError(f"{path} is a link, and no link is published: put the file itself there, or remove it")
     if not (run / RESULTS).is_file():
         raise ValueError(
             f"{run} has no {RESULTS}: it is not the output folder of a finished train.py; start or resume the training"
         )
-    empty_folder(output)
-    results = json.loads((run / RESULTS).read_text(encoding="utf-8"))
-    check_results(results)
-    model, tokenizer = export(run, output)
-    shutil.copy(run / RESULTS, output)
-    shutil.copytree(run / TRANSLATIONS, output / TRANSLATIONS)
-    samples = list(zip(values.samples, translate(model, tokenizer, values.samples), strict=True))
-    figure = _draw(model, tokenizer, values.samples[0], output / FIGURE)
-    card = render_card(repo_id, values, results, model.config.model_type, samples, figure, revision=revision)
-    card.save(output / CARD)
-    return output
+    try:
+        results = json.loads((run / RESULTS).read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{run / RESULTS} is no JSON: {error}") from None
+    if not isinstance(results, dict):
+        raise ValueError(f"{run / RESULTS} is not the results.json that train.py wrote")
+    return public_record(results)
+
+
+def _listed(folder: Path) -> list[Path]:
+    return sorted(folder.iterdir()) if folder.is_dir() else []
+
+
+def _scored_files(record: dict[str, Any]) -> list[str]:
+    """The files of translations that the results name: the only ones that are published."""
+    names = [score["file"] for score in record["scores"] if "file" in score]
+    for name in names:
+        # Neither another folder nor, on another system, one behind a backslash
+        if name != f"{TRANSLATIONS}/{Path(name).name}" or "\\" in name:
+            raise ValueError(
+                f"{RESULTS} names {name!r}, which is no file of {TRANSLATIONS}/: pass what train.py wrote"
+            )
+    return names
 
 
 def translate(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, sentences: Sequence[str]) -> list[str]:
@@ -98,21 +157,64 @@ def check(folder: str | Path, sentences: Sequence[str]) -> None:
             without this package cannot do with the folder.
     """
     folder = Path(folder).resolve()
+    check_files(folder)
     card = ModelCard.load(folder / CARD)
     check_card(card)
-    foreign = [str(path.relative_to(folder)) for path in folder.rglob("*") if path.suffix in PICKLES]
-    if foreign:
-        raise ValueError(
-            f"{', '.join(sorted(foreign))} may run code when loaded and must not be published; remove them"
-        )
     seen = run_clean(folder, sentences)
     for way, translations in seen.items():
         for sentence, translation in zip(sentences, translations, strict=True):
-            if table_cell(translation) not in card.text:
+            if markdown_text(translation) not in card.text:
                 raise ValueError(
                     f"without this package, pipeline({way}) translates {sentence!r} as {translation!r}, which is not "
                     "what the card says; prepare the folder again"
                 )
+
+
+def check_files(folder: Path) -> None:
+    """
+    Check every file that would be uploaded.
+
+    Raises:
+        ValueError: a link, a pickle, a token or private key (names file and line), or a path of this machine in a
+            record or a configuration.
+    """
+    paths = sorted(folder.rglob("*"))
+    links = [str(path.relative_to(folder)) for path in paths if path.is_symlink()]
+    if links:
+        raise ValueError(f"{', '.join(links)}: links must not be published; remove them")
+    foreign = [str(path.relative_to(folder)) for path in paths if path.suffix in PICKLES]
+    if foreign:
+        raise ValueError(
+            f"{', '.join(sorted(foreign))} may run code when loaded and must not be published; remove them"
+        )
+    for path in filter(Path.is_file, paths):
+        name = path.relative_to(folder)
+        check_is_no_pickle(path)
+        for number, beginning in find_secrets(_text_lines(path)):
+            raise ValueError(
+                f"{name}, line {number}, has what looks like a token or a key ({beginning}...): remove it there, and "
+                "make it invalid where it is from"
+            )
+        if path.suffix == ".json" and path.name != "tokenizer.json":
+            _check_json(path, str(name))
+
+
+def _text_lines(path: Path) -> Iterator[bytes]:
+    """Lines of a file; of weights the header alone, as numbers are no text."""
+    with path.open("rb") as stream:
+        if path.suffix == ".safetensors":
+            yield stream.read(int.from_bytes(stream.read(8), "little"))
+        else:
+            yield from stream
+
+
+def _check_json(path: Path, name: str) -> None:
+    content = json.loads(path.read_text(encoding="utf-8"))
+    if path.name == RESULTS and content != public_record(content):
+        raise ValueError(f"{name} has a path of some machine or a secret in it: prepare the folder again")
+    found = find_paths("\n".join(texts(content)))
+    if found:
+        raise ValueError(f"{name} has {found[0]}, a path of some machine: take it out of the run's {name}")
 
 
 def run_clean(folder: str | Path, sentences: Sequence[str]) -> dict[str, list[str]]:
@@ -123,10 +225,12 @@ def run_clean(folder: str | Path, sentences: Sequence[str]) -> dict[str, list[st
     """
     request = {"folder": str(folder), "sentences": list(sentences), "num_beams": NUM_BEAMS}
     with tempfile.TemporaryDirectory() as cache:
-        environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        # It has no use for tokens.
+        environment = {name: value for name, value in os.environ.items() if not is_secret(name)}
+        environment.pop("PYTHONPATH", None)
         environment |= {"HF_HUB_OFFLINE": "1", "HF_MODULES_CACHE": cache}
-        # -I: neither the current folder nor this package's own is on the path
-        finished = subprocess.run(
+        # -I: neither the current folder nor this package's own is on the path. No shell, and no words but our own.
+        finished = subprocess.run(  # nosec B603
             [sys.executable, "-I", clean_process.__file__],
             input=json.dumps(request),
             capture_output=True,
@@ -165,10 +269,12 @@ def upload(
         Address of the commit.
 
     Raises:
-        ValueError: if there is no token, the Hub refuses the card, or the tag exists already.
+        ValueError: if a file must not be published, there is no token, the Hub refuses the card, or the tag exists
+            already.
         HfHubHTTPError: if the Hub refuses anything else.
         RuntimeError: if the connection breaks during the upload.
     """
+    check_files(Path(folder))
     api = HfApi()
     try:
         api.whoami()
@@ -225,12 +331,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--card", type=Path, required=True, help="values of the model card, a file like those in hub_cards/"
     )
-    parser.add_argument("--output", type=Path, help="folder to write; RUN/hub, which is overwritten, if not given")
+    parser.add_argument("--output", type=Path, help="folder to write; RUN/hub, which is replaced, if not given")
     parser.add_argument("--dry_run", action="store_true", help="write and check the folder, upload nothing")
     parser.add_argument("--private", action="store_true", default=None, help="make a new repository private")
     parser.add_argument("--revision", help="branch to upload to; the main one if not given")
     parser.add_argument("--tag", help="name for this version, by which users can pin it")
     parser.add_argument("--message", help="of the commit")
+    add_trust_argument(parser)
     return parser
 
 
@@ -240,17 +347,21 @@ def main(argv: Sequence[str]) -> int:
     try:
         values = load_values(arguments.card)
         output = arguments.output or arguments.run / "hub"
-        if arguments.output is None and output.is_dir():
-            shutil.rmtree(output)
+        validate_repo_id(arguments.repo_id)
+        check_results(read_record(arguments.run))
+        if arguments.output is not None:
+            empty_folder(output)
         revision = arguments.tag or arguments.revision or "main"
-        folder = prepare(arguments.run, values, arguments.repo_id, output, revision)
-        print(f"written: {folder}")
-        check(folder, values.samples)
+        trust = arguments.trust_remote_code
+        with whole_folder(output) as folder:
+            prepare(arguments.run, values, arguments.repo_id, folder, revision, trust_remote_code=trust)
+            check(folder, values.samples)
+        print(f"written: {output}")
         print("checked: a process without this package loads it and translates the samples as the card says")
         if arguments.dry_run:
             return 0
         address = upload(
-            folder,
+            output,
             arguments.repo_id,
             private=arguments.private,
             revision=arguments.revision,

@@ -14,6 +14,8 @@ import torch
 import yaml
 from transformers import HfArgumentParser, Seq2SeqTrainingArguments
 
+from ..loading import TRUST_HELP
+
 
 def argument(help: str, default: Any = None) -> Any:
     """A dataclass field with a help text."""
@@ -164,6 +166,7 @@ class DataArguments:
         "Longer training pairs are left out; default: max_position_embeddings (capsule-rnn: the tokenizer's limit)."
     )
     max_target_length: int | None = argument("The same for the target side.")
+    trust_remote_code: bool = argument(f"{TRUST_HELP.capitalize()}.", False)
 
     def split_file(self, split: str) -> str | None:
         """The file of a split: "train", "validation" or "test"."""

@@ -10,6 +10,8 @@ from pathlib import Path
 import torch
 from safetensors import SafetensorError, safe_open
 
+from ..loading import check_is_no_pickle
+
 logger = logging.getLogger(__name__)
 
 WEIGHTS, STATE = "model.safetensors", "trainer_state.json"
@@ -100,10 +102,11 @@ def check_weights_file(path: Path) -> None:
     Check the header of a safetensors file against its size.
 
     Raises:
-        ValueError: the file is missing or truncated.
+        ValueError: the file is missing, truncated, or a pickle.
     """
     if not path.is_file():
         raise ValueError(f"no weights in {path.parent}: {path.name} is missing")
+    check_is_no_pickle(path)
     try:
         with safe_open(path, framework="pt"):
             pass

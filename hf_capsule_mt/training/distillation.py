@@ -41,6 +41,8 @@ from ..data.corpus import JSON_SUFFIXES, load_split
 from ..evaluation.checkpoints import absent_weights, weights_digest
 from ..evaluation.line_files import one_line
 from ..evaluation.translate import translate_batches
+from ..loading import from_checkpoint
+from ..records import without_secrets
 from . import report
 from .arguments import DataArguments, argument, parse_recipe, recipe_parser
 
@@ -57,6 +59,7 @@ USED_DATA_ARGUMENTS = (
     "dataset_config_name",
     "data_dir",
     "max_train_samples",
+    "trust_remote_code",
 )
 
 
@@ -190,7 +193,7 @@ def prepare_distillation(command: DistillationCommand) -> Distillation:
         max_samples=data.max_train_samples,
     )
     sources = list(dataset["source"])
-    model, tokenizer = load_teacher(str(options.teacher_name_or_path))
+    model, tokenizer = load_teacher(str(options.teacher_name_or_path), data.trust_remote_code)
     fingerprint = _fingerprint(command, sources, model, tokenizer)
     done: set[int] = set()
     for path in _partial_files(options.prefix):
@@ -233,19 +236,26 @@ def distill(run: Distillation, argv: Sequence[str] = ()) -> dict[str, Any]:
     return json.loads(_record_file(prefix).read_text(encoding="utf-8"))
 
 
-def load_teacher(name: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+def load_teacher(name: str, trust_remote_code: bool = False) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """
     A model in float32 and evaluation mode, and its tokenizer.
 
     Args:
         name: folder or Hub name of any encoder-decoder model of one language pair.
+        trust_remote_code: run the code that it brings, if it needs any.
 
     Raises:
         ValueError: it cannot be loaded, lacks weights, or is multilingual.
     """
     try:
-        model, info = AutoModelForSeq2SeqLM.from_pretrained(name, dtype=torch.float32, output_loading_info=True)
-        tokenizer = AutoTokenizer.from_pretrained(name)
+        model, info = from_checkpoint(
+            AutoModelForSeq2SeqLM,
+            name,
+            trust_remote_code=trust_remote_code,
+            dtype=torch.float32,
+            output_loading_info=True,
+        )
+        tokenizer = from_checkpoint(AutoTokenizer, name, trust_remote_code=trust_remote_code)
     except (OSError, RuntimeError, ValueError, KeyError, ImportError, SafetensorError, StrictDataclassError) as error:
         hint = "" if Path(name).exists() else "there is no such folder, and as a Hub name: "
         reason = (str(error.__cause__ or error) if isinstance(error, StrictDataclassError) else str(error)).strip()
@@ -475,7 +485,7 @@ def _record(run: Distillation, targets: list[str], seconds: float, argv: Sequenc
         "processes": run.state.num_processes,
         "threads": torch.get_num_threads(),
         "recipe": None if command.recipe is None else report.relative(command.recipe),
-        "arguments": command.given,
+        "arguments": without_secrets(command.given),
         "command": report.run_command(argv, ("-m", "hf_capsule_mt", "distill")),
         "versions": report.versions(),
         "fingerprint": run.fingerprint,

@@ -11,6 +11,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ..records import command_without_secrets
+
 PACKAGES = ("torch", "transformers", "tokenizers", "sentencepiece", "datasets", "accelerate", "sacrebleu")
 NUM_SAMPLES = 5
 
@@ -85,5 +87,5 @@ def relative(path: str | Path) -> str:
 
 
 def run_command(argv: Sequence[str], program: Sequence[str] = ("train.py",)) -> str:
-    """The command line of a run."""
-    return shlex.join(["python", *program, *argv])
+    """The command line of a run, without the secrets in it."""
+    return shlex.join(["python", *program, *command_without_secrets(argv)])

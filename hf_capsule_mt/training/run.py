@@ -18,6 +18,7 @@ from transformers.utils.logging import disable_progress_bar
 from ..evaluation.checkpoints import absent_weights
 from ..evaluation.scores import score
 from ..models.pipeline_translation import max_positions
+from ..records import without_secrets
 from . import report
 from .averaging import STATE, average_checkpoints, checkpoints_by_step, is_complete
 from .setup import RESULTS, Setup
@@ -81,7 +82,7 @@ def run(setup: Setup, argv: Sequence[str] = ()) -> dict[str, Any]:
         "processes": training.world_size,
         "threads": torch.get_num_threads(),
         "recipe": None if arguments.recipe is None else report.relative(arguments.recipe),
-        "arguments": arguments.given,
+        "arguments": without_secrets(arguments.given),
         "command": report.run_command(argv),
         "versions": report.versions(),
     }

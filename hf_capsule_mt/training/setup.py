@@ -28,6 +28,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from ..data.batching import EncodedPairs, encode_pairs
 from ..data.corpus import MissingSplitError, load_split
 from ..data.tokenizer import train_tokenizer
+from ..loading import check_states, check_weights, from_checkpoint
 from ..models.pipeline_translation import max_positions
 from .arguments import (
     ARCHITECTURE_DEFAULTS,
@@ -109,16 +110,22 @@ def find_checkpoint(training: CapsuleSeq2SeqTrainingArguments) -> Path | None:
     The checkpoint to resume from, or None for a new run.
 
     Raises:
-        ValueError: the output folder holds a run that is not to be resumed, or the checkpoint is not complete.
+        ValueError: the output folder holds a run that is not to be resumed, or the checkpoint is not complete or holds
+            a pickle that would run code.
     """
     output_dir, resume = Path(training.output_dir), training.resume_from_checkpoint
     if resume is None or str(resume).lower() == "false":
         _check_unused(output_dir)
         return None
+    # A pickle in place of weights is not a save that was cut off, which would be passed over.
+    for folder in [*checkpoints_by_step(output_dir), Path(resume)]:
+        check_weights(folder)
     if str(resume).lower() == "true":
         checkpoint = last_complete_checkpoint(output_dir, training.world_size)
         if checkpoint is None:
             logger.warning(f"there is no complete checkpoint in {output_dir} yet: starting from the beginning")
+        else:
+            check_states(checkpoint)
         return checkpoint
     checkpoint = Path(resume)
     if not is_complete(checkpoint, training.world_size):
@@ -128,6 +135,7 @@ def find_checkpoint(training: CapsuleSeq2SeqTrainingArguments) -> Path | None:
         )
     if checkpoint.parent.resolve() != output_dir.resolve():
         _check_unused(output_dir)
+    check_states(checkpoint)
     return checkpoint
 
 
@@ -167,7 +175,8 @@ def _tokenizer(arguments: Arguments, train: Dataset, checkpoint: Path | None) ->
     data, training = arguments.data, arguments.training
     source = checkpoint or data.tokenizer_name_or_path or arguments.model.model_name_or_path
     if source is not None:
-        return _loading("tokenizer", str(source), AutoTokenizer.from_pretrained)
+        load = partial(from_checkpoint, AutoTokenizer, trust_remote_code=arguments.data.trust_remote_code)
+        return _loading("tokenizer", str(source), load)
     length = arguments.model.max_position_embeddings or max(
         MAX_LENGTH, data.max_source_length or 0, data.max_target_length or 0
     )
@@ -176,7 +185,7 @@ def _tokenizer(arguments: Arguments, train: Dataset, checkpoint: Path | None) ->
             texts = train["source"][:] + train["target"][:]
             tokenizer = train_tokenizer(texts, data.vocab_size, length, data.tokenizer_algorithm)
             tokenizer.save_pretrained(training.output_dir)
-    return AutoTokenizer.from_pretrained(training.output_dir)
+    return from_checkpoint(AutoTokenizer, training.output_dir)
 
 
 def _model(arguments: Arguments, tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:
@@ -191,6 +200,7 @@ def _model(arguments: Arguments, tokenizer: PreTrainedTokenizerBase) -> PreTrain
             decoder_start_token_id=tokenizer.pad_token_id,
         )
         return AutoModelForSeq2SeqLM.from_config(_new_config(arguments.model, **tokens))
+    check_weights(name)
     if (Path(name) / WEIGHTS).exists():
         check_weights_file(Path(name) / WEIGHTS)
     config_class = _config_class(name)
@@ -203,7 +213,8 @@ def _model(arguments: Arguments, tokenizer: PreTrainedTokenizerBase) -> PreTrain
     other = [f"{k}={getattr(config, k)}, not {given[k]}" for k in given if getattr(config, k) != given[k]]
     if other:
         logger.warning(f"{name} keeps its own architecture: {'; '.join(other)}")
-    return _loading("model", name, AutoModelForSeq2SeqLM.from_pretrained, config=config, dtype=torch.float32)
+    load = partial(from_checkpoint, AutoModelForSeq2SeqLM, trust_remote_code=arguments.data.trust_remote_code)
+    return _loading("model", name, load, config=config, dtype=torch.float32)
 
 
 def _new_config(arguments: ModelArguments, **tokens: int) -> PreTrainedConfig:

@@ -3,12 +3,14 @@
 import copy
 import json
 import re
+import shlex
 from pathlib import Path
 
 import pytest
 import yaml
 from huggingface_hub import ModelCard
 from huggingface_hub.errors import HFValidationError
+from markdown_it import MarkdownIt
 
 from hf_capsule_mt.hub.cards import CardValues, check_card, load_values, render_card
 
@@ -35,6 +37,29 @@ VALUES = dict(
     samples=["A dog | a cat."],
     limitations=["Many."],
 )
+
+
+READER = MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"])
+HOSTILE = [
+    "<script>alert(1)</script>",
+    "a | b",
+    "two\n\n# lines\r- three",
+    "x](javascript:alert(1)) ![y](z)",
+    r"\input{passwd} 50 % $x$",
+    "{{ 7*7 }}{% raw %}",
+    "```\n<b>out</b>\n```\n",
+    "x\n---\nlicense: other\n---\n<b>",
+    "</details><!--",
+]
+
+
+def kinds(tokens) -> list[str]:
+    """The structure of a page, without the pieces of text and code."""
+    found = []
+    for token in tokens:
+        found.append(token.type)
+        found += [c.type for c in token.children or [] if c.type not in ("text", "text_special", "softbreak")]
+    return found
 
 
 def recorded(name: str) -> dict:
@@ -170,7 +195,7 @@ class TestRender:
         assert "FUTURE" in rendered("multi30k_gdr_full", "agreements.png")[2].text.split("What the routing does")[1]
         assert "capsules of the memory" in rendered("multi30k_capsnmt", "agreements.png")[2].text
 
-    def testtable_cells_stay_cells(self, render):
+    def test_table_cells_stay_cells(self, render):
         assert r"| A dog \| a cat. | Ein Hund \| eine Katze. |" in render().text
 
     def test_first_sentence_is_a_string_of_python(self, render):
@@ -178,6 +203,25 @@ class TestRender:
         text = render(samples=[(sentence, "x")]).text
         code = re.search(r"<!-- code: pipeline -->\n```python\n(.*?)```", text, re.DOTALL)[1]
         assert sentence == eval(re.search(r"translator\((\".*\"), num_beams", code)[1])
+
+    @pytest.mark.parametrize("text", HOSTILE, ids=repr)
+    def test_hostile_values_are_text(self, text, render, results):
+        clean = READER.parse(render(copy.deepcopy(results), figure="agreements.png").text)
+        results["arguments"] |= dict(test_file=f"x{text}", run_name=text)
+        results["command"] = shlex.join(["python", "train.py", f"--run_name={text}"])
+        results["recipe"], results["device"], results["final_weights"] = text, text, f"last {text}"
+        results["versions"] = {"python": text}
+        for score in results["scores"]:
+            score["signatures"] = dict.fromkeys(score["signatures"], text)
+        values = dict(title=text, description=text, limitations=[text], tags=[text])
+        values["dataset"] = dict(name=text, terms=text)
+        card = render(results, samples=[(text, text)], values=values, figure="agreements.png")
+        check_card(card)
+        parsed = READER.parse(card.text)
+        assert kinds(parsed) == kinds(clean)
+        assert ModelCard(str(card)).data.tags[-1] == text and ModelCard(str(card)).data.license == "mit"
+        (shown,) = [token.content for token in parsed if token.type == "fence" and token.info == "yaml"]
+        assert yaml.safe_load(shown)["run_name"] == text
 
     def test_optional_values(self, render):
         card = render(

@@ -7,15 +7,19 @@ import shutil
 import pytest
 from huggingface_hub import ModelCard
 from huggingface_hub.errors import HfHubHTTPError
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from hf_capsule_mt.__main__ import main
+from hf_capsule_mt.hub import publishing
 from hf_capsule_mt.hub.cards import load_values
-from hf_capsule_mt.hub.publishing import check, prepare, upload
+from hf_capsule_mt.hub.publishing import check, check_files, prepare, upload
 from loopback import READER_TOKEN, run_python
 from tiny_translation import SOURCES, tiny_tokenizer
 
 NAME = "user/tiny"
+# put together here, so that no scanner takes this file for a leak
+TOKEN = "hf_" + "aB3" * 12
 DATA = {"config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
 # first lines of a process in which this package cannot be imported
 WITHOUT_PACKAGE = "import sys; sys.modules['hf_capsule_mt'] = None\n"
@@ -43,7 +47,8 @@ def test_the_folder_is_complete_and_nothing_else(folder, finished_run):
     assert {"modeling_capsule_marian.py", "configuration_capsule_marian.py", "pipeline_translation.py"} <= code
     translations = {f"translations/{path.name}" for path in (finished_run / "translations").iterdir()}
     assert names - code == DATA | translations | {"README.md", "results.json", "agreements.png"}
-    assert (folder / "results.json").read_bytes() == (finished_run / "results.json").read_bytes()
+    published, recorded = (json.loads((path / "results.json").read_text()) for path in (folder, finished_run))
+    assert published == recorded
     check(folder, SOURCES[:2])
 
 
@@ -216,3 +221,133 @@ def test_a_name_that_no_repository_can_have_is_refused(finished_run, values_file
     arguments = ["--card", str(values_file), "--dry_run", "--output", str(tmp_path / "out")]
     assert main(["publish", str(finished_run), name, *arguments]) == 2
     assert name in capsys.readouterr().err and not (tmp_path / "out").exists()
+
+
+@pytest.fixture
+def run(finished_run, tmp_path):
+    """A copy of the run to change."""
+    return shutil.copytree(finished_run, tmp_path / "run")
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """Without the process in which the folder is used, and which other tests start."""
+    monkeypatch.setattr(publishing, "run_clean", lambda folder, sentences: {})
+
+
+def change_results(run, **values):
+    path = run / "results.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **values}), encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    "name", ["translations/x", "translations/test.greedy.de", "translations", "config.json", "hub"][:]
+)
+def test_links_are_refused_by_name(run, values_file, tmp_path, capsys, quick, name):
+    secret = tmp_path / "secret"
+    if name in ("translations", "hub"):
+        secret.mkdir()
+        (secret / "id_rsa").write_text("mine", encoding="utf-8")
+        shutil.rmtree(run / name, ignore_errors=True)
+    else:
+        secret.write_text("mine", encoding="utf-8")
+        (run / name).unlink(missing_ok=True)
+    (run / name).symlink_to(secret)
+    assert publish(run, values_file, "--dry_run") == 2
+    assert f"{run / name} is a link, and no link is published" in capsys.readouterr().err
+    assert name == "hub" or not (run / "hub").exists()
+
+
+def test_only_what_the_results_name_is_copied(run, values_file, tmp_path):
+    (run / "translations" / "notes.txt").write_text("mine", encoding="utf-8")
+    (run / "translations" / "more").mkdir()
+    (run / "translations" / "more" / "x").write_text("mine", encoding="utf-8")
+    folder = prepare(run, load_values(values_file), NAME, tmp_path / "hub")
+    named = {score["file"] for score in json.loads((run / "results.json").read_text())["scores"]}
+    assert {path.relative_to(folder).as_posix() for path in (folder / "translations").rglob("*")} == named
+
+
+@pytest.mark.parametrize("file", ["../secret", "/etc/passwd", "translations/../secret", "translations/a/b", "x", 3])
+def test_results_name_files_of_their_translations(run, values_file, tmp_path, file):
+    results = json.loads((run / "results.json").read_text())
+    results["scores"][0]["file"] = file
+    (run / "results.json").write_text(json.dumps(results), encoding="utf-8")
+    (tmp_path / "secret").write_text("mine", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"names .* no file of translations/|scores\.file of the wrong type"):
+        prepare(run, load_values(values_file), NAME, tmp_path / "hub")
+    assert not (tmp_path / "hub").exists()
+
+
+def test_one_cleaned_record_is_published(run, values_file, tmp_path):
+    results = json.loads((run / "results.json").read_text())
+    arguments = {"output_dir": "/home/lena/run", "hub_token": TOKEN, "train_file": r"\\server\share\lena\train"}
+    arguments |= {"data_dir": "file:///home/lena/my data", "logging_dir": "logs:/home/lena/logs"}
+    change_results(
+        run,
+        arguments={**results["arguments"], **arguments},
+        recipe="/home/lena/recipe.yaml",
+        command=f"python train.py /home/lena/recipe.yaml --hub_token {TOKEN} --data_dir '/home/lena/my data'",
+    )
+    folder = prepare(run, load_values(values_file), NAME, tmp_path / "hub")
+    check_files(folder)
+    for path in folder.rglob("*"):
+        text = path.read_bytes() if path.is_file() else b""
+        assert b"lena" not in text and TOKEN.encode() not in text and str(tmp_path).encode() not in text, path
+    record, card = json.loads((folder / "results.json").read_text()), (folder / "README.md").read_text()
+    assert record["command"] == "python train.py path/to/recipe.yaml --data_dir 'path/to/my data'"
+    assert record["command"] in card and "`path/to/recipe.yaml`" in card
+    assert record["arguments"]["train_file"] == "path/to/train" and "train_file: path/to/train" in card
+    # the run's own record stays as it is
+    assert json.loads((run / "results.json").read_text())["recipe"] == "/home/lena/recipe.yaml"
+
+
+@pytest.mark.parametrize("name", ["translations/test.greedy.de", "config.json", "README.md", "model.safetensors"])
+def test_a_token_in_any_file_is_named(folder, tmp_path, name):
+    leaky = broken(folder, tmp_path / "leaky")
+    path = leaky / name
+    if name == "model.safetensors":
+        save_file(load_file(path), path, metadata={"format": "pt", "note": TOKEN})
+        line = 1
+    elif name == "config.json":
+        path.write_text(json.dumps({"note": TOKEN, **json.loads(path.read_text())}, indent=1))
+        line = 2
+    else:
+        text = path.read_text(encoding="utf-8").rstrip("\n")
+        path.write_text(f"{text}\nsee {TOKEN}\n", encoding="utf-8")
+        line = text.count("\n") + 2
+    for refused in (check, lambda folder, _: upload(folder, NAME)):
+        with pytest.raises(ValueError, match=rf"{name}, line {line}, has what looks like a token"):
+            refused(leaky, SOURCES[:2])
+
+
+def test_paths_links_and_pickles_in_a_folder_are_named(folder, tmp_path):
+    changed = broken(folder, tmp_path / "changed")
+    config = json.loads((changed / "tokenizer_config.json").read_text())
+    (changed / "tokenizer_config.json").write_text(json.dumps({**config, "name_or_path": "/home/lena/run"}))
+    with pytest.raises(ValueError, match=r"tokenizer_config\.json has /home/lena/run, a path of some machine"):
+        check_files(changed)
+    changed = broken(folder, tmp_path / "linked")
+    (changed / "translations" / "x").symlink_to(tmp_path)
+    with pytest.raises(ValueError, match="translations/x: links must not be published"):
+        check_files(changed)
+    changed = broken(folder, tmp_path / "pickled")
+    (changed / "model.safetensors").write_bytes(b"\x80\x04\x95.")
+    with pytest.raises(ValueError, match=r"model\.safetensors is a pickle"):
+        check_files(changed)
+    changed = broken(folder, tmp_path / "unclean")
+    change_results(changed, recipe="/home/lena/recipe.yaml")
+    with pytest.raises(ValueError, match=r"results\.json has a path of some machine or a secret"):
+        check_files(changed)
+
+
+def test_an_export_that_fails_leaves_the_one_before(run, values_file, quick, capsys):
+    assert publish(run, values_file, "--dry_run") == 0
+    (run / "hub" / "mark").write_text("old", encoding="utf-8")
+    (run / "translations" / "test.greedy.de").write_text(f"{TOKEN}\n", encoding="utf-8")
+    assert publish(run, values_file, "--dry_run") == 2
+    assert "test.greedy.de, line 1, has what looks like a token" in capsys.readouterr().err
+    assert (run / "hub" / "mark").is_file() and not list(run.glob(".hub.[!l]*"))
+    # the next one takes its place
+    (run / "translations" / "test.greedy.de").write_text("Ein Hund.\n", encoding="utf-8")
+    assert publish(run, values_file, "--dry_run") == 0
+    assert not (run / "hub" / "mark").exists() and not list(run.glob(".hub.[!l]*"))

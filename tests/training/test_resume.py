@@ -1,13 +1,17 @@
 """A run that was interrupted ends with exactly the weights of one that was not."""
 
 import json
+import os
 import shutil
 from pathlib import Path
 
 import pytest
+import torch
 from transformers import TrainerCallback
 
+from hf_capsule_mt.loading import check_states
 from hf_capsule_mt.training.arguments import parse_arguments
+from hf_capsule_mt.training.averaging import average_checkpoints
 from hf_capsule_mt.training.run import build_trainer, run
 from hf_capsule_mt.training.setup import prepare
 
@@ -134,3 +138,44 @@ def test_early_stopping_counts_on_after_an_interruption(command, tmp_path):
     shutil.rmtree(tmp_path / "run" / "translations")
     again = run(prepare(parse_arguments(command(**options, resume_from_checkpoint="true"))))
     assert again["steps"] == 9
+
+
+@pytest.mark.parametrize("name", ["optimizer.pt", "scheduler.pt", "rng_state.pth"])
+def test_a_planted_pickle_is_named_before_training(command, tmp_path, name, finished_checkpoint):
+    class Planted:
+        def __reduce__(self):
+            return os.mkdir, (str(tmp_path / "mark"),)
+
+    shutil.copytree(finished_checkpoint, tmp_path / "run")
+    (checkpoint,) = (tmp_path / "run").glob("checkpoint-*")
+    torch.save(Planted(), checkpoint / name)
+    with pytest.raises(ValueError, match=rf"{name} is a pickle that would call posix\.mkdir"):
+        prepare(parse_arguments(command(resume_from_checkpoint="true")))
+    torch.save(Planted(), checkpoint / "model.safetensors")
+    for resume in ("true", str(checkpoint)):
+        with pytest.raises(ValueError, match=r"model\.safetensors is a pickle and not safetensors"):
+            prepare(parse_arguments(command(resume_from_checkpoint=resume)))
+    with pytest.raises(ValueError, match=r"model\.safetensors is a pickle and not safetensors"):
+        average_checkpoints([checkpoint])
+    assert not (tmp_path / "mark").exists()
+
+
+@pytest.fixture(scope="module")
+def finished_checkpoint(corpus, tmp_path_factory):
+    """A run's folder with one checkpoint as transformers writes it."""
+    folder = tmp_path_factory.mktemp("states") / "run"
+    sizes = ["--d_model=12", "--encoder_layers=1", "--decoder_layers=1", "--encoder_attention_heads=2"]
+    sizes += ["--decoder_attention_heads=2", "--encoder_ffn_dim=14", "--decoder_ffn_dim=14", "--vocab_size=400"]
+    run(
+        prepare(
+            parse_arguments(
+                [
+                    *(f"--output_dir={folder}", f"--data_dir={corpus}", "--train_file=train", "--source_lang=en"),
+                    *("--target_lang=de", "--eval_strategy=no", "--max_steps=2", "--save_steps=2", "--report_to=none"),
+                    *sizes,
+                ]
+            )
+        )
+    )
+    check_states(folder / "checkpoint-2")
+    return folder
