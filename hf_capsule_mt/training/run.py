@@ -16,8 +16,8 @@ from transformers import EarlyStoppingCallback, PreTrainedConfig, TrainerCallbac
 from transformers.utils.logging import disable_progress_bar
 
 from ..evaluation.checkpoints import absent_weights
+from ..evaluation.encoding import saved_generation_config
 from ..evaluation.scores import score
-from ..models.pipeline_translation import max_positions
 from . import report
 from .averaging import STATE, average_checkpoints, checkpoints_by_step, is_complete
 from .setup import RESULTS, Setup
@@ -197,8 +197,8 @@ def save(trainer: CapsuleSeq2SeqTrainer) -> None:
         k: v for k, v in trainer.generation_options(training.test_num_beams[-1]).items() if k != "do_sample"
     }
     kept = model.generation_config
-    longest = max_positions(model.config, "decoder") or trainer.processing_class.model_max_length
-    model.generation_config = type(kept).from_dict({**kept.to_dict(), "max_length": longest, **scored_with})
+    model.generation_config = saved_generation_config(model, trainer.processing_class)
+    model.generation_config.update(**scored_with)
     trainer.save_model(training.output_dir)
     model.generation_config = kept
 

@@ -28,6 +28,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from ..data.batching import EncodedPairs, encode_pairs
 from ..data.corpus import MissingSplitError, load_split
 from ..data.tokenizer import train_tokenizer
+from ..evaluation.encoding import saved_generation_config
 from ..models.pipeline_translation import max_positions
 from .arguments import (
     ARCHITECTURE_DEFAULTS,
@@ -203,7 +204,11 @@ def _model(arguments: Arguments, tokenizer: PreTrainedTokenizerBase) -> PreTrain
     other = [f"{k}={getattr(config, k)}, not {given[k]}" for k in given if getattr(config, k) != given[k]]
     if other:
         logger.warning(f"{name} keeps its own architecture: {'; '.join(other)}")
-    return _loading("model", name, AutoModelForSeq2SeqLM.from_pretrained, config=config, dtype=torch.float32)
+    model = _loading("model", name, AutoModelForSeq2SeqLM.from_pretrained, config=config, dtype=torch.float32)
+    if model.generation_config.max_length is not None:
+        # generate warns of two limits where the other one is given
+        model.generation_config = saved_generation_config(model, tokenizer)
+    return model
 
 
 def _new_config(arguments: ModelArguments, **tokens: int) -> PreTrainedConfig:

@@ -195,7 +195,8 @@ class CapsuleSeq2SeqTrainer(Seq2SeqTrainer):
         if options["num_beams"] > 1:
             options["length_penalty"] = self.args.length_penalty
         if self.args.generation_max_length is not None:
-            options["max_length"] = self.args.generation_max_length
+            # without the start token, and by the name of the limit that a saved model has
+            options["max_new_tokens"] = self.args.generation_max_length - 1
         return options
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:

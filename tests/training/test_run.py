@@ -17,6 +17,7 @@ from transformers import (
     MarianMTModel,
 )
 
+import hf_capsule_mt.training.run as run_module
 from hf_capsule_mt import CapsuleMarianMTModel
 from hf_capsule_mt.data.tokenizer import train_tokenizer
 from hf_capsule_mt.evaluation.scores import score
@@ -25,6 +26,7 @@ from hf_capsule_mt.training.arguments import parse_arguments
 from hf_capsule_mt.training.averaging import average_checkpoints
 from hf_capsule_mt.training.run import run
 from hf_capsule_mt.training.setup import prepare
+from tiny_translation import assert_quiet_limits
 
 ROOT = Path(__file__).parents[2]
 
@@ -53,7 +55,7 @@ def test_run_leaves_model_translations_and_results(command, corpus, tmp_path, ca
     assert isinstance(model, CapsuleMarianMTModel) and model.config.aggregation == "em_routing"
     assert model.config.use_cache
     # Scores are those of limits by the source's length; the saved limit is for callers of generate.
-    model.generation_config.max_length = None
+    model.generation_config.max_new_tokens = None
     for row in results["scores"]:
         name = {"validation": "val"}.get(row["split"], row["split"])
         hypotheses = lines(folder / row["file"])
@@ -99,8 +101,22 @@ def test_printed_command_translates(command, tmp_path, capsys):
 def test_saved_generation_config_is_that_of_the_last_test_score(command, tmp_path):
     train(command(test_num_beams=[2, 4], length_penalty=0.5, max_steps=2))
     config = GenerationConfig.from_pretrained(tmp_path / "run")
-    assert (config.num_beams, config.length_penalty, config.max_length) == (4, 0.5, 40)
+    # 40 positions, one of which the start token takes
+    assert (config.num_beams, config.length_penalty, config.max_new_tokens, config.max_length) == (4, 0.5, 39, None)
     assert (config.eos_token_id, config.pad_token_id, config.decoder_start_token_id) == (1, 0, 0)
+
+
+@pytest.mark.parametrize("family", ["capsule-marian", "capsule-rnn"])
+def test_saved_model_generates_without_a_warning_whoever_sets_the_limit(command, recurrent, tmp_path, caplog, family):
+    build = recurrent if family == "capsule-rnn" else command
+    setup = prepare(parse_arguments(build(max_source_length=40)))
+    run_module.save(run_module.build_trainer(setup))
+    assert_quiet_limits(tmp_path / "run", caplog)
+
+
+def test_limit_of_the_arguments_is_that_of_the_saved_model(command, tmp_path):
+    run_module.save(run_module.build_trainer(prepare(parse_arguments(command(generation_max_length=9)))))
+    assert GenerationConfig.from_pretrained(tmp_path / "run").max_new_tokens == 8
 
 
 def test_final_model_is_the_average_of_the_last_checkpoints(command, tmp_path):
