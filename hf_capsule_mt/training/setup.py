@@ -38,7 +38,7 @@ from .arguments import (
     CapsuleSeq2SeqTrainingArguments,
     ModelArguments,
 )
-from .averaging import WEIGHTS, check_weights_file, checkpoints_by_step, is_complete, last_complete_checkpoint
+from .averaging import WEIGHTS, check_weights_file, checkpoints_by_step, find_damage, last_complete_checkpoint
 
 logger = logging.getLogger(__name__)
 
@@ -122,10 +122,11 @@ def find_checkpoint(training: CapsuleSeq2SeqTrainingArguments) -> Path | None:
             logger.warning(f"there is no complete checkpoint in {output_dir} yet: starting from the beginning")
         return checkpoint
     checkpoint = Path(resume)
-    if not is_complete(checkpoint, training.world_size):
+    damage = find_damage(checkpoint, training.world_size)
+    if damage is not None:
         raise ValueError(
-            f"resume_from_checkpoint={resume} is not a complete checkpoint; --resume_from_checkpoint true takes the "
-            "last complete one of output_dir"
+            f"resume_from_checkpoint={resume} is not a complete checkpoint: {damage}; --resume_from_checkpoint true "
+            "takes the last complete one of output_dir"
         )
     if checkpoint.parent.resolve() != output_dir.resolve():
         _check_unused(output_dir)
