@@ -197,6 +197,11 @@ class EncodedPairs(Dataset[dict[str, np.ndarray]]):
         return np.maximum(np.diff(self._source_ends), np.diff(self._target_ends))
 
     @property
+    def smallest_tokens(self) -> tuple[int, int]:
+        """The smallest source and the smallest target token id."""
+        return int(self._sources.min()), int(self._targets.min())
+
+    @property
     def largest_tokens(self) -> tuple[int, int]:
         """The largest source and the largest target token id."""
         return int(self._sources.max()), int(self._targets.max())

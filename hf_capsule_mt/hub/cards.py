@@ -39,6 +39,7 @@ from ..analysis.tables import SCORE_COLUMNS
 from ..evaluation.scores import base_language
 from ..models.capsule_configuration import ROUTING_AGGREGATIONS
 from ..models.configuration_capsule_rnn import CAPSULE_MEMORIES
+from ..recipe_files import read_yaml
 
 TEMPLATE = "template.md"
 CITATIONS = "citations.yaml"
@@ -275,10 +276,7 @@ def check_card(card: ModelCard) -> None:
 
 
 def _read_mapping(path: Path) -> dict[str, Any]:
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except yaml.YAMLError as error:
-        raise ValueError(f"{path} is not YAML: {error}") from error
+    content = read_yaml(path)
     if not isinstance(content, dict):
         raise ValueError(f"{path} must have the keys {', '.join(FILE_KEYS)}")
     return content

@@ -5,14 +5,16 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import json
+import typing
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, NoReturn
 
 import torch
-import yaml
 from transformers import HfArgumentParser, Seq2SeqTrainingArguments
+
+from ..recipe_files import is_text, read_yaml
 
 
 def argument(help: str, default: Any = None) -> Any:
@@ -359,11 +361,17 @@ def parse_recipe(
         ValueError, FileNotFoundError: as for `parse_arguments`.
     """
     argv = list(argv)
+    for token in argv:
+        if not is_text(token):
+            raise ValueError(f"the argument {token!r} is not UTF-8 text")
     recipe = str(default_recipe) if default_recipe is not None and not argv else None
     if argv and not argv[0].startswith("-"):
         recipe = argv.pop(0)
     known = [name for dtype in parser.dataclass_types for name in _field_names(dtype)]
     values = _read_recipe(Path(recipe), known, parser.prog) if recipe is not None else {}
+    for name in _without_null(parser.dataclass_types):
+        if name in values and values[name] is None:
+            raise ValueError(f"{recipe}: {name} cannot be null; leave the key out for its default")
     given = [token for name, value in values.items() for token in _as_tokens(name, value)]
     if recipe is not None:
         try:
@@ -385,15 +393,19 @@ def _field_names(dtype: type) -> list[str]:
     return [f.name for f in dataclasses.fields(dtype) if f.init]
 
 
+def _without_null(dataclass_types: Sequence[type]) -> list[str]:
+    """The arguments that cannot be None."""
+    hints = {name: hint for dtype in dataclass_types for name, hint in typing.get_type_hints(dtype).items()}
+    fields = [f for dtype in dataclass_types for f in dataclasses.fields(dtype) if f.init]
+    return [f.name for f in fields if f.default is not None and type(None) not in typing.get_args(hints[f.name])]
+
+
 def _read_recipe(path: Path, known: list[str], program: str) -> dict[str, Any]:
     if not path.is_file():
         present = sorted(str(p) for p in path.parent.glob("*.yaml"))
         hint = f"; there are: {', '.join(present)}" if present else ""
         raise FileNotFoundError(f"no recipe {path}{hint}")
-    try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except yaml.YAMLError as error:
-        raise ValueError(f"{path}: not valid YAML: {error}") from None
+    values = read_yaml(path)
     if not isinstance(values, dict):
         raise ValueError(f"{path}: a recipe is a list of 'argument: value' lines")
     for key in values:

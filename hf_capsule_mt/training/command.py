@@ -36,12 +36,14 @@ def main(argv: Sequence[str], default_recipe: Path) -> int:
 
             with explain_failed_writes(output_dir, "make room, and start again"):
                 setup = prepare(arguments)
-        except (ValueError, OSError, RunFailure) as error:
-            return _end(error, 2)
-        from .run import run
+            from .run import build_trainer, run
 
+            # Asks for whatever else a run needs: libraries, devices, number formats.
+            trainer = build_trainer(setup)
+        except (ValueError, OSError, ImportError, RunFailure) as error:
+            return _end(error, 2)
         try:
-            run(setup, argv)
+            run(setup, argv, trainer)
         except RunFailure as error:
             # All processes of a distributed run fail together, unless one of them could not write.
             alone = error.__cause__ is not None

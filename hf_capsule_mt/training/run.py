@@ -31,22 +31,24 @@ from .trainer import SAVED, CapsuleSeq2SeqTrainer
 logger = logging.getLogger(__name__)
 
 
-def run(setup: Setup, argv: Sequence[str] = ()) -> dict[str, Any]:
+def run(setup: Setup, argv: Sequence[str] = (), trainer: CapsuleSeq2SeqTrainer | None = None) -> dict[str, Any]:
     """
     Train, choose the final weights, save, score and report.
 
     Args:
         setup: from `prepare`.
         argv: the command line, for the record.
+        trainer: from `build_trainer`, unless it is to be built here.
+
+    Raises:
+        RunFailure: the run has diverged, a disk is full, or checkpoints to be averaged are lost.
 
     Returns:
         What is written to results.json in the output folder.
     """
     start = time.perf_counter()
-    # Only the bars of transformers' own loading and saving, one per checkpoint.
-    disable_progress_bar()
     arguments, training = setup.arguments, setup.arguments.training
-    trainer = build_trainer(setup)
+    trainer = trainer or build_trainer(setup)
     main = trainer.is_world_process_zero()
     if main:
         print(describe(setup, trainer))
@@ -113,12 +115,19 @@ def train(setup: Setup, trainer: CapsuleSeq2SeqTrainer) -> None:
 
 
 def build_trainer(setup: Setup) -> CapsuleSeq2SeqTrainer:
-    """The Trainer of a run."""
+    """
+    The Trainer of a run.
+
+    Raises:
+        ValueError, ImportError: the arguments ask for something that this machine does not have.
+    """
+    # Only the bars of transformers' own loading and saving, one per checkpoint.
+    disable_progress_bar()
     training = setup.arguments.training
     callbacks: list[TrainerCallback] = []
     if training.early_stopping_patience is not None:
         callbacks.append(EarlyStoppingCallback(training.early_stopping_patience))
-    return CapsuleSeq2SeqTrainer(
+    trainer = CapsuleSeq2SeqTrainer(
         setup.model,
         training,
         train_dataset=setup.train,
@@ -127,6 +136,9 @@ def build_trainer(setup: Setup) -> CapsuleSeq2SeqTrainer:
         target_lang=str(setup.arguments.data.target_lang),
         callbacks=callbacks,
     )
+    # For the libraries that an optimizer may need.
+    trainer.get_optimizer_cls_and_kwargs(training, setup.model)
+    return trainer
 
 
 def describe(setup: Setup, trainer: CapsuleSeq2SeqTrainer) -> str:

@@ -85,6 +85,7 @@ def prepare(arguments: Arguments) -> Setup:
     model = _model(arguments, tokenizer)
     if checkpoint is not None:
         _check_same_model(model, checkpoint)
+    _check_special_tokens(model, tokenizer)
     positions = max_positions(model.config, "encoder")
     limits = {}
     for name in ("max_source_length", "max_target_length"):
@@ -282,11 +283,25 @@ def _check_same_model(model: PreTrainedModel, checkpoint: Path) -> None:
         raise ValueError(f"{checkpoint} cannot be resumed with another model: {', '.join(other)}")
 
 
+def _check_special_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Padding and the end of a sentence have to be the same tokens to both."""
+    for name in ("pad_token_id", "eos_token_id"):
+        ours, theirs = getattr(tokenizer, name), getattr(model.config, name)
+        known = theirs if isinstance(theirs, list) else [theirs]
+        if ours is None or ours not in known:
+            raise ValueError(
+                f"the tokenizer does not fit the model: its {name} is {ours}, the model's is {theirs}; use the "
+                "tokenizer of the model"
+            )
+
+
 def _check_vocabulary(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, train: EncodedPairs) -> None:
     sizes = (model.get_encoder().get_input_embeddings().num_embeddings, model.get_output_embeddings().out_features)
-    for side, token, size in zip(("source", "target"), train.largest_tokens, sizes, strict=True):
-        if token >= size:
-            raise ValueError(
-                f"the tokenizer does not fit the model: it gives {side} token {token} (of {len(tokenizer)}), but the "
-                f"model knows {size} {side} tokens; use the tokenizer of the model"
-            )
+    extremes = zip(train.smallest_tokens, train.largest_tokens, strict=True)
+    for side, tokens, size in zip(("source", "target"), extremes, sizes, strict=True):
+        for token in tokens:
+            if not 0 <= token < size:
+                raise ValueError(
+                    f"the tokenizer does not fit the model: it gives {side} token {token} (of {len(tokenizer)}), but "
+                    f"the model knows {size} {side} tokens; use the tokenizer of the model"
+                )

@@ -188,6 +188,16 @@ def test_average_without_one_of_its_checkpoints_is_refused(command, tmp_path):
     assert (tmp_path / "run" / "model.safetensors").read_bytes() == before
 
 
+def test_average_of_a_run_that_was_continued_in_another_folder(command, tmp_path):
+    options = dict(average_checkpoints=3, save_steps=3, eval_strategy="no")
+    train(command(**options))
+    options["resume_from_checkpoint"] = tmp_path / "run" / "checkpoint-6"
+    results = train(command(**options, output_dir=tmp_path / "other"))
+    assert results["final_weights"] == ["checkpoint-6", "checkpoint-9", "checkpoint-12"]
+    one, other = (tmp_path / name / "model.safetensors" for name in ("run", "other"))
+    assert one.read_bytes() == other.read_bytes()
+
+
 def test_checkpoints_of_a_version_that_kept_no_log_of_them_are_averaged(command, tmp_path):
     options = dict(average_checkpoints=3, save_steps=3, eval_strategy="no")
     expected = train(command(**options, output_dir=tmp_path / "straight"))["final_weights"]
