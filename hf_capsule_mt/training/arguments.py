@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import json
+import math
 import typing
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -54,6 +55,8 @@ ARCHITECTURE_DEFAULTS: dict[str, dict[str, Any]] = {
         "share_encoder_decoder_embeddings": True,
     },
 }
+# of an evaluation
+SCORES = ("bleu", "chrf", "ter")
 REGULARISATION_DEFAULTS = {"dropout": 0.1, "attention_dropout": 0.0, "activation_dropout": 0.0}
 
 
@@ -264,6 +267,14 @@ class CapsuleSeq2SeqTrainingArguments(Seq2SeqTrainingArguments):
             raise ValueError(f"early_stopping_patience must be at least 1, got {self.early_stopping_patience}")
         if self.early_stopping_patience is not None and "no" in (self.eval_strategy, self.metric_for_best_model):
             raise ValueError("early_stopping_patience needs evaluations: set eval_strategy to steps or epoch")
+        if not 0 <= self.learning_rate < math.inf:
+            raise ValueError(f"learning_rate must be a finite number of at least 0, got {self.learning_rate}")
+        if self.dataloader_num_workers < 0:
+            raise ValueError(f"dataloader_num_workers must be at least 0, got {self.dataloader_num_workers}")
+        if (self.metric_for_best_model or "no").removeprefix("eval_") not in (*SCORES, "no"):
+            raise ValueError(
+                f"metric_for_best_model must be one of {', '.join(SCORES)}, got {self.metric_for_best_model!r}"
+            )
         if self.generation_max_length is not None and self.generation_max_length < 2:
             raise ValueError(f"generation_max_length must be at least 2, got {self.generation_max_length}")
         if not self.test_num_beams or min(self.test_num_beams) < 1:

@@ -185,7 +185,7 @@ def planned_checkpoints(trainer: CapsuleSeq2SeqTrainer) -> int | None:
         return math.ceil(total / trainer.batch_sampler.num_updates)
     if training.save_strategy == SaveStrategy.STEPS:
         every = training.save_steps if training.save_steps >= 1 else math.ceil(total * training.save_steps)
-        return math.ceil(total / every)
+        return math.ceil(total / every) if every > 0 else 1
     return 0 if training.save_strategy == SaveStrategy.NO else None
 
 

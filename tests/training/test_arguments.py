@@ -93,6 +93,11 @@ def test_empty_command_line_takes_the_default_recipe(recipe):
         pytest.param(
             {"average_checkpoints": 2, "load_best_model_at_end": True}, "both choose the final model", id="two-finals"
         ),
+        pytest.param({"learning_rate": float("nan")}, "learning_rate must be a finite number", id="rate-nan"),
+        pytest.param({"learning_rate": -1.0}, "learning_rate must be .* got -1.0", id="rate-negative"),
+        pytest.param({"dataloader_num_workers": -1}, "dataloader_num_workers must be at least 0", id="workers"),
+        pytest.param({"metric_for_best_model": "loss"}, "must be one of bleu, chrf, ter, got 'loss'", id="metric"),
+        pytest.param({"generation_max_length": 1}, "generation_max_length must be at least 2, got 1", id="length-1"),
         pytest.param({"test_num_beams": [0]}, r"test_num_beams must be .* got \[0\]", id="beam-0"),
         pytest.param({"max_tokens_per_batch": 0}, "max_tokens_per_batch must be at least 1", id="tokens-0"),
         pytest.param({"early_stopping_patience": 0}, "early_stopping_patience must be at least 1", id="patience-0"),

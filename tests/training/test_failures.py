@@ -181,6 +181,23 @@ class TestFullDisk:
             raise ZeroDivisionError
 
 
+@pytest.mark.parametrize(
+    ("demand", "message"),
+    [
+        ({"tf32": "true"}, "--tf32 requires"),
+        ({"torch_compile": "true", "torch_compile_backend": "nope"}, "'NOPE' is not a valid DynamoBackend"),
+        ({"optim": "adamw_bnb_8bit"}, "bitsandbytes"),
+        ({"report_to": "nope"}, "nope is not supported"),
+        ({"fsdp": "full_shard"}, "fsdp"),
+    ],
+    ids=lambda value: "" if isinstance(value, str) else "-".join(value),
+)
+def test_what_the_machine_does_not_have_is_said_before_training(command, tmp_path, capsys, demand, message):
+    status, line = main(command(**demand), capsys)
+    assert status == 2 and message in line
+    assert not list((tmp_path / "run").glob("checkpoint-*"))
+
+
 class TestOneWriter:
     def test_second_run_into_a_folder_ends_before_it_has_done_anything(self, command, tmp_path, capsys, monkeypatch):
         monkeypatch.setattr("hf_capsule_mt.training.setup.prepare", None)

@@ -20,6 +20,7 @@ from transformers import (
 )
 
 import hf_capsule_mt.training.run as run_module
+import hf_capsule_mt.training.setup as preparation
 from hf_capsule_mt import CapsuleMarianMTModel
 from hf_capsule_mt.data.tokenizer import train_tokenizer
 from hf_capsule_mt.evaluation.scores import score
@@ -176,7 +177,8 @@ def test_average_without_one_of_its_checkpoints_is_refused(command, tmp_path):
     shutil.rmtree(tmp_path / "run" / "checkpoint-6")
     (tmp_path / "run" / "checkpoint-9" / "model.safetensors").write_bytes(b"")
     message = (
-        r"of checkpoint-6, checkpoint-9, checkpoint-12, but .* checkpoint-6 \(model.safetensors is missing\), check"
+        r"average of checkpoint-6, checkpoint-9, checkpoint-12, of which .*/checkpoint-6 \(model\.safetensors is missing\)"
+        r", .*/checkpoint-9 \(model\.safetensors is truncated"
     )
     with pytest.raises(RunFailure, match=message):
         train(command(**options, resume_from_checkpoint="true"))
@@ -215,6 +217,7 @@ def test_checkpoints_of_a_version_that_kept_no_log_of_them_are_averaged(command,
         ({"save_steps": 5}, 3),
         ({"save_steps": 4}, 3),
         ({"save_steps": 0.25}, 4),
+        ({"save_steps": 0}, 1),
         ({"save_strategy": "epoch"}, 2),
         ({"save_strategy": "epoch", "max_steps": 13}, 3),
         ({"save_strategy": "best", "metric_for_best_model": "bleu"}, None),
@@ -401,6 +404,39 @@ def test_tokenizer_of_another_model_is_named(command, corpus, plain_marian, tmp_
     train_tokenizer(texts, 470, 40, "bpe").save_pretrained(tmp_path / "large")
     with pytest.raises(ValueError, match="the tokenizer does not fit the model: it gives source token"):
         prepare(parse_arguments(command(model_name_or_path=plain_marian, tokenizer_name_or_path=tmp_path / "large")))
+
+
+@pytest.mark.parametrize("name", ["pad_token_id", "eos_token_id"])
+def test_tokenizer_with_other_special_tokens_is_refused(command, plain_marian, name):
+    config = json.loads((plain_marian / "config.json").read_text())
+    (plain_marian / "config.json").write_text(json.dumps({**config, name: 2}))
+    with pytest.raises(ValueError, match=f"does not fit the model: its {name} is [01], the model's is 2; use the"):
+        prepare(parse_arguments(command(model_name_or_path=plain_marian)))
+
+
+def test_special_token_of_a_checkpoint_beyond_its_vocabulary_is_refused(command, plain_marian):
+    config = json.loads((plain_marian / "config.json").read_text())
+    (plain_marian / "config.json").write_text(json.dumps({**config, "decoder_start_token_id": -1}))
+    with pytest.raises(ValueError, match="decoder_start_token_id=-1 is not in the vocabulary"):
+        prepare(parse_arguments(command(model_name_or_path=plain_marian)))
+
+
+def test_tokens_below_zero_are_no_tokens(command):
+    setup = prepare(parse_arguments(command()))
+    setup.train._targets[3] = -1
+    with pytest.raises(ValueError, match=r"it gives target token -1 \(of"):
+        preparation._check_vocabulary(setup.model, setup.tokenizer, setup.train)
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.pt", "trainer_state.json"])
+def test_damaged_checkpoint_to_resume_from_is_named(command, tmp_path, name):
+    train(command(max_steps=2, validation_file=None, test_file=None, eval_strategy="no"))
+    path = tmp_path / "run" / "checkpoint-2" / name
+    path.write_bytes(path.read_bytes()[:-9])
+    with pytest.raises(
+        ValueError, match=rf"checkpoint-2 is not a complete checkpoint: {name} is truncated or damaged"
+    ):
+        prepare(parse_arguments(command(resume_from_checkpoint=path.parent)))
 
 
 def test_layerdrop_of_a_checkpoint_is_refused(command, plain_marian):
