@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -177,7 +178,7 @@ def test_average_without_one_of_its_checkpoints_is_refused(command, tmp_path):
     shutil.rmtree(tmp_path / "run" / "checkpoint-6")
     (tmp_path / "run" / "checkpoint-9" / "model.safetensors").write_bytes(b"")
     message = (
-        r"average of checkpoint-6, checkpoint-9, checkpoint-12, of which .*/checkpoint-6 \(model\.safetensors is missing\)"
+        r"of checkpoint-6, checkpoint-9, checkpoint-12, of which .*/checkpoint-6 \(model\.safetensors is missing\)"
         r", .*/checkpoint-9 \(model\.safetensors is truncated"
     )
     with pytest.raises(RunFailure, match=message):
@@ -437,6 +438,21 @@ def test_damaged_checkpoint_to_resume_from_is_named(command, tmp_path, name):
         ValueError, match=rf"checkpoint-2 is not a complete checkpoint: {name} is truncated or damaged"
     ):
         prepare(parse_arguments(command(resume_from_checkpoint=path.parent)))
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json", "config.json"])
+@pytest.mark.parametrize("content", [b"", b'{"a": ', b'{"version": "9"}'], ids=["empty", "cut off", "foreign"])
+def test_damaged_file_of_a_checkpoint_is_located(command, plain_marian, name, content):
+    (plain_marian / name).write_bytes(content)
+    try:
+        prepare(parse_arguments(command(model_name_or_path=plain_marian)))
+    except ValueError as error:
+        assert re.match(
+            f"cannot load the (tokenizer|model) from {plain_marian}: |{plain_marian} is a model", str(error)
+        )
+    else:
+        # nothing has to be in it
+        assert (name, content) == ("tokenizer_config.json", b'{"version": "9"}')
 
 
 def test_layerdrop_of_a_checkpoint_is_refused(command, plain_marian):
