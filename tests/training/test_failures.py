@@ -13,7 +13,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState
 
 from hf_capsule_mt.files import only_writer
 from hf_capsule_mt.training import command as command_module
-from hf_capsule_mt.training.arguments import parse_arguments
+from hf_capsule_mt.training.arguments import CapsuleSeq2SeqTrainingArguments, parse_arguments
 from hf_capsule_mt.training.averaging import is_complete
 from hf_capsule_mt.training.divergence import MAX_SKIPPED_UPDATES, DivergenceCallback
 from hf_capsule_mt.training.failures import RunFailure, explain_failed_writes
@@ -206,11 +206,14 @@ class TestOneWriter:
         assert status == 2 and f"{tmp_path / 'run'} is being written by another process" in line
         assert not (tmp_path / "run").exists()
 
-    def test_other_processes_of_a_distributed_run_take_no_lock(self, command, tmp_path, monkeypatch):
-        arguments = parse_arguments(command(target_lang="fr"))
-        monkeypatch.setattr(type(arguments.training), "process_index", 1)
-        monkeypatch.setattr(command_module, "only_writer", None)
-        assert command_module.main(command(target_lang="fr"), Path("no.yaml")) == 2
+    def test_other_processes_of_a_distributed_run_take_no_lock(self, command, tmp_path, capsys, monkeypatch):
+        def prepare(arguments):
+            raise ValueError(f"prepared by process {arguments.training.process_index}")
+
+        monkeypatch.setattr("hf_capsule_mt.training.setup.prepare", prepare)
+        monkeypatch.setattr(CapsuleSeq2SeqTrainingArguments, "process_index", 1)
+        with only_writer(tmp_path / "run"):
+            assert main(command(), capsys) == (2, "train.py: error: prepared by process 1")
 
     @pytest.mark.slow
     def test_lock_is_held_while_the_run_goes_on(self, command, tmp_path):
