@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..recipe_files import is_text
 from .grammar import GRAMMAR_LANGUAGES, SPLITS, generate_corpus
 
 if TYPE_CHECKING:
@@ -119,11 +120,12 @@ def _read_lines(path: Path) -> list[str]:
 
 
 def _read(path: Path) -> str:
+    data = path.read_bytes()
     try:
-        with path.open(encoding="utf-8-sig", newline="\n") as stream:
-            return stream.read()
+        return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is not UTF-8 text ({error})") from None
+        line = data.count(b"\n", 0, error.start) + 1
+        raise ValueError(f"{path}, line {line}: not UTF-8 text ({error.reason}); save the file as UTF-8") from None
 
 
 def _read_json(path: Path, source_lang: str, target_lang: str) -> tuple[list[str], list[str]]:
@@ -143,7 +145,9 @@ def _read_json(path: Path, source_lang: str, target_lang: str) -> tuple[list[str
 def _parse(text: str, place: str) -> Any:
     try:
         return json.loads(text)
-    except json.JSONDecodeError as error:
+    except RecursionError:
+        raise ValueError(f"{place}: nested too deeply") from None
+    except ValueError as error:
         raise ValueError(f"{place}: not valid JSON ({error})") from None
 
 
@@ -185,6 +189,10 @@ def _pairs(records: Iterable[tuple[str, Any]], source_lang: str, target_lang: st
             if not isinstance(translation.get(language), str):
                 raise ValueError(
                     f"{place}: no text for the language {language!r}; there are: {', '.join(sorted(translation))}"
+                )
+            if not is_text(translation[language]):
+                raise ValueError(
+                    f"{place}: the text for {language!r} has half of a surrogate pair; correct or remove it"
                 )
             side.append(translation[language])
     if not sources:

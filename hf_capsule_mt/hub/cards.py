@@ -37,6 +37,7 @@ from ..evaluation.scores import base_language
 from ..markup import Verbatim, link_address, markdown_template
 from ..models.capsule_configuration import ROUTING_AGGREGATIONS
 from ..models.configuration_capsule_rnn import CAPSULE_MEMORIES
+from ..recipe_files import read_yaml
 from ..records import find_paths, public_record, texts
 
 TEMPLATE = "template.md"
@@ -278,10 +279,7 @@ def check_card(card: ModelCard) -> None:
 
 
 def _read_mapping(path: Path) -> dict[str, Any]:
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except yaml.YAMLError as error:
-        raise ValueError(f"{path} is not YAML: {error}") from error
+    content = read_yaml(path)
     if not isinstance(content, dict):
         raise ValueError(f"{path} must have the keys {', '.join(FILE_KEYS)}")
     return content

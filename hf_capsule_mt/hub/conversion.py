@@ -31,6 +31,7 @@ from transformers import (
 )
 
 from ..evaluation.checkpoints import is_missing_directory
+from ..evaluation.encoding import saved_generation_config
 from ..loading import add_trust_argument, from_checkpoint
 from ..models.capsule_configuration import (
     AGGREGATION_INITS,
@@ -160,6 +161,11 @@ def empty_folder(output: str | Path) -> Path:
 
 def _save(model: PreTrainedModel, source: str | Path, hub: dict[str, Any], output: Path) -> Path:
     tokenizer = from_checkpoint(AutoTokenizer, source, **hub)
+    model.generation_config = saved_generation_config(model, tokenizer)
+    if not isinstance(model.config, CapsuleConfigMixin):
+        # of a plain model max_new_tokens would win over the max_length of a call
+        config = model.generation_config
+        config.max_length, config.max_new_tokens = config.max_new_tokens + 1, None
     model.save_pretrained(output)
     tokenizer.save_pretrained(output)
     return output

@@ -519,9 +519,15 @@ class CapsuleForConditionalGenerationMixin(CapsulePreTrainedMixin):
                 step that produced token t + 1. They come from one more forward pass over the finished sequences, so
                 that they follow the chosen beams and cost nothing otherwise.
 
+        A `max_length` that the caller gives holds beside a `max_new_tokens` of the saved generation config, which would
+        win over it.
+
         Raises:
             ValueError: if agreements are asked for without input_ids.
         """
+        given = kwargs.get("generation_config")
+        if kwargs.get("max_length") is not None or getattr(given, "max_length", None) is not None:
+            kwargs.setdefault("max_new_tokens", getattr(given, "max_new_tokens", None))
         if not output_agreements:
             return super().generate(inputs, *args, **kwargs)
         source = inputs if inputs is not None else kwargs.get("input_ids")

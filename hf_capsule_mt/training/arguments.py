@@ -5,16 +5,18 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import json
+import math
+import typing
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, NoReturn
 
 import torch
-import yaml
 from transformers import HfArgumentParser, Seq2SeqTrainingArguments
 
 from ..loading import TRUST_HELP
+from ..recipe_files import is_text, read_yaml
 
 
 def argument(help: str, default: Any = None) -> Any:
@@ -54,6 +56,8 @@ ARCHITECTURE_DEFAULTS: dict[str, dict[str, Any]] = {
         "share_encoder_decoder_embeddings": True,
     },
 }
+# of an evaluation
+SCORES = ("bleu", "chrf", "ter")
 REGULARISATION_DEFAULTS = {"dropout": 0.1, "attention_dropout": 0.0, "activation_dropout": 0.0}
 
 
@@ -265,6 +269,16 @@ class CapsuleSeq2SeqTrainingArguments(Seq2SeqTrainingArguments):
             raise ValueError(f"early_stopping_patience must be at least 1, got {self.early_stopping_patience}")
         if self.early_stopping_patience is not None and "no" in (self.eval_strategy, self.metric_for_best_model):
             raise ValueError("early_stopping_patience needs evaluations: set eval_strategy to steps or epoch")
+        if not 0 <= self.learning_rate < math.inf:
+            raise ValueError(f"learning_rate must be a finite number of at least 0, got {self.learning_rate}")
+        if self.dataloader_num_workers < 0:
+            raise ValueError(f"dataloader_num_workers must be at least 0, got {self.dataloader_num_workers}")
+        if (self.metric_for_best_model or "no").removeprefix("eval_") not in (*SCORES, "no"):
+            raise ValueError(
+                f"metric_for_best_model must be one of {', '.join(SCORES)}, got {self.metric_for_best_model!r}"
+            )
+        if self.generation_max_length is not None and self.generation_max_length < 2:
+            raise ValueError(f"generation_max_length must be at least 2, got {self.generation_max_length}")
         if not self.test_num_beams or min(self.test_num_beams) < 1:
             raise ValueError(f"test_num_beams must be beam sizes of at least 1, got {self.test_num_beams}")
         if self.average_checkpoints > 1:
@@ -360,11 +374,17 @@ def parse_recipe(
         ValueError, FileNotFoundError: as for `parse_arguments`.
     """
     argv = list(argv)
+    for token in argv:
+        if not is_text(token):
+            raise ValueError(f"the argument {token!r} is not UTF-8 text")
     recipe = str(default_recipe) if default_recipe is not None and not argv else None
     if argv and not argv[0].startswith("-"):
         recipe = argv.pop(0)
     known = [name for dtype in parser.dataclass_types for name in _field_names(dtype)]
     values = _read_recipe(Path(recipe), known, parser.prog) if recipe is not None else {}
+    for name in _without_null(parser.dataclass_types):
+        if name in values and values[name] is None:
+            raise ValueError(f"{recipe}: {name} cannot be null; leave the key out for its default")
     given = [token for name, value in values.items() for token in _as_tokens(name, value)]
     if recipe is not None:
         try:
@@ -386,15 +406,19 @@ def _field_names(dtype: type) -> list[str]:
     return [f.name for f in dataclasses.fields(dtype) if f.init]
 
 
+def _without_null(dataclass_types: Sequence[type]) -> list[str]:
+    """The arguments that cannot be None."""
+    hints = {name: hint for dtype in dataclass_types for name, hint in typing.get_type_hints(dtype).items()}
+    fields = [f for dtype in dataclass_types for f in dataclasses.fields(dtype) if f.init]
+    return [f.name for f in fields if f.default is not None and type(None) not in typing.get_args(hints[f.name])]
+
+
 def _read_recipe(path: Path, known: list[str], program: str) -> dict[str, Any]:
     if not path.is_file():
         present = sorted(str(p) for p in path.parent.glob("*.yaml"))
         hint = f"; there are: {', '.join(present)}" if present else ""
         raise FileNotFoundError(f"no recipe {path}{hint}")
-    try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except yaml.YAMLError as error:
-        raise ValueError(f"{path}: not valid YAML: {error}") from None
+    values = read_yaml(path)
     if not isinstance(values, dict):
         raise ValueError(f"{path}: a recipe is a list of 'argument: value' lines")
     for key in values:

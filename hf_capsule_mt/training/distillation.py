@@ -24,6 +24,7 @@ import os
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -41,10 +42,12 @@ from ..data.corpus import JSON_SUFFIXES, load_split
 from ..evaluation.checkpoints import absent_weights, weights_digest
 from ..evaluation.line_files import one_line
 from ..evaluation.translate import translate_batches
+from ..files import only_writer, write_whole
 from ..loading import from_checkpoint
 from ..records import without_secrets
 from . import report
 from .arguments import DataArguments, argument, parse_recipe, recipe_parser
+from .failures import RunFailure, explain_failed_writes
 
 PROGRAM = "hf_capsule_mt distill"
 # Tokenised at a time: the tokens of a large corpus would fill the memory.
@@ -119,6 +122,20 @@ class DistillationCommand:
     recipe: str | None = None
     given: dict[str, Any] = field(default_factory=dict)
 
+    def validate(self) -> None:
+        """
+        Check the values by themselves, and that the output can be written.
+
+        Raises:
+            ValueError: a missing or impossible value, or a folder that cannot be written to.
+        """
+        self.data.validate()
+        self.distillation.validate()
+        folder = next(path for path in self.distillation.prefix.absolute().parents if path.exists())
+        if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
+            target = _corpus_files(self)[1]
+            raise ValueError(f"cannot write {target}: {folder} is no folder that can be written to")
+
 
 @dataclass
 class Distillation:
@@ -168,6 +185,12 @@ def parse_distillation(argv: Sequence[str]) -> DistillationCommand:
     return DistillationCommand(data, distillation, parsed.recipe, parsed.given)
 
 
+def process_state() -> PartialState:
+    """This process among those of a distributed run; the same object at every call."""
+    # Without saying so, processes on the CPU would not know of each other.
+    return PartialState(cpu=not torch.accelerator.is_available(), timeout=PATIENCE)
+
+
 def prepare_distillation(command: DistillationCommand) -> Distillation:
     """
     Load and check everything that a distillation needs. Nothing is written.
@@ -177,10 +200,8 @@ def prepare_distillation(command: DistillationCommand) -> Distillation:
             folder that cannot be written to, an unreadable corpus or teacher, partial files of another distillation.
     """
     data, options = command.data, command.distillation
-    data.validate()
-    options.validate()
-    # Without saying so, processes on the CPU would not know of each other.
-    state = PartialState(cpu=not torch.accelerator.is_available(), timeout=PATIENCE)
+    command.validate()
+    state = process_state()
     _check_output(command, state)
     dataset = load_split(
         "train",
@@ -280,9 +301,6 @@ def _check_output(command: DistillationCommand, state: PartialState) -> None:
             f"{', '.join(map(str, present))}: there already; remove {'it' if len(present) == 1 else 'them'} to decode "
             "again, or choose another --output_prefix; nothing was changed"
         )
-    folder = next(path for path in prefix.absolute().parents if path.exists())
-    if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
-        raise ValueError(f"cannot write {corpus[1]}: {folder} is no folder that can be written to")
 
 
 def _remove_leftovers(prefix: Path) -> None:
@@ -401,10 +419,6 @@ def _open_partial_file(run: Distillation) -> BinaryIO:
 
 def _append(stream: BinaryIO, records: Iterable[dict[str, Any]]) -> None:
     stream.write(b"".join(json.dumps(record).encode() + b"\n" for record in records))
-    _sync(stream)
-
-
-def _sync(stream: Any) -> None:
     stream.flush()
     os.fsync(stream.fileno())
 
@@ -454,15 +468,15 @@ def _write_corpus(run: Distillation, seconds: float, argv: Sequence[str]) -> dic
     translations = {index: text for path in partial_files for index, text in _translations(path)}
     missing = set(run.first.values()) - set(translations)
     if missing:
-        raise RuntimeError(
+        raise RunFailure(
             f"the partial files of {prefix} lack {len(missing)} sentences: have all processes the same file system, "
             "and has nothing else removed files? The same command goes on with what there is"
         )
     targets = [translations[run.first[sentence]] if sentence.strip() else "" for sentence in run.sources]
     record = _record(run, targets, seconds, argv)
     for path, lines in zip(_corpus_files(run.command), (map(one_line, run.sources), targets), strict=True):
-        _replace(path, lines)
-    _replace(_record_file(prefix), [json.dumps(record, indent=2, ensure_ascii=False)])
+        write_whole(path, "".join(f"{line}\n" for line in lines))
+    write_whole(_record_file(prefix), f"{json.dumps(record, indent=2, ensure_ascii=False)}\n")
     for path in partial_files:
         path.unlink()
     return record
@@ -492,15 +506,6 @@ def _record(run: Distillation, targets: list[str], seconds: float, argv: Sequenc
     }
 
 
-def _replace(path: Path, lines: Iterable[str]) -> None:
-    """Write a text file that is there in whole or not at all."""
-    temporary = path.with_name(f"{path.name}.tmp")
-    with temporary.open("w", encoding="utf-8", newline="\n") as stream:
-        stream.writelines(f"{line}\n" for line in lines)
-        _sync(stream)
-    os.replace(temporary, path)
-
-
 def _summary(command: DistillationCommand, record: dict[str, Any]) -> str:
     """One line: what was done, where it is, and how to train on it."""
     earlier = record["distinct_sentences"] - record["decoded_sentences"]
@@ -517,14 +522,32 @@ def _summary(command: DistillationCommand, record: dict[str, Any]) -> str:
 
 
 def main(argv: list[str]) -> int:
-    """Run the command line; returns the exit status. Mistakes in it end with one line, before any work."""
+    """
+    Run the command line; returns the exit status. Mistakes in it end with one line and status 2, before any work; what
+    keeps it from going on later, with one line and status 1.
+    """
     # Only the bars of transformers' own loading.
     disable_progress_bar()
-    try:
-        run = prepare_distillation(parse_distillation(argv))
-    except (ValueError, FileNotFoundError) as error:
-        print(f"{PROGRAM}: error: {' '.join(str(error).split())}", file=sys.stderr)
-        return 2
-    distill(run, argv)
-    run.state.destroy_process_group()
+    with ExitStack() as held:
+        try:
+            command = parse_distillation(argv)
+            command.validate()
+            prefix = command.distillation.prefix
+            # One process holds the output for all of a distributed run.
+            if process_state().is_main_process:
+                held.enter_context(only_writer(prefix))
+            run = prepare_distillation(command)
+        except (ValueError, OSError) as error:
+            return _end(error, 2)
+        try:
+            with explain_failed_writes(prefix.parent, "make room; the same command goes on with what there is"):
+                distill(run, argv)
+        except RunFailure as error:
+            return _end(error, 1)
+        run.state.destroy_process_group()
     return 0
+
+
+def _end(error: Exception, status: int) -> int:
+    print(f"{PROGRAM}: error: {' '.join(str(error).split())}", file=sys.stderr)
+    return status

@@ -14,7 +14,6 @@ import datasets
 import torch
 from datasets import Dataset
 from huggingface_hub.errors import StrictDataclassError
-from safetensors import SafetensorError
 from transformers import (
     AutoModelForSeq2SeqLM,
     AutoTokenizer,
@@ -28,6 +27,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from ..data.batching import EncodedPairs, encode_pairs
 from ..data.corpus import MissingSplitError, load_split
 from ..data.tokenizer import train_tokenizer
+from ..evaluation.encoding import saved_generation_config
 from ..loading import check_states, check_weights, from_checkpoint
 from ..models.pipeline_translation import max_positions
 from .arguments import (
@@ -38,7 +38,7 @@ from .arguments import (
     CapsuleSeq2SeqTrainingArguments,
     ModelArguments,
 )
-from .averaging import WEIGHTS, check_weights_file, checkpoints_by_step, is_complete, last_complete_checkpoint
+from .averaging import WEIGHTS, check_weights_file, checkpoints_by_step, find_damage, last_complete_checkpoint
 
 logger = logging.getLogger(__name__)
 
@@ -85,6 +85,7 @@ def prepare(arguments: Arguments) -> Setup:
     model = _model(arguments, tokenizer)
     if checkpoint is not None:
         _check_same_model(model, checkpoint)
+    _check_special_tokens(model, tokenizer)
     positions = max_positions(model.config, "encoder")
     limits = {}
     for name in ("max_source_length", "max_target_length"):
@@ -128,10 +129,11 @@ def find_checkpoint(training: CapsuleSeq2SeqTrainingArguments) -> Path | None:
             check_states(checkpoint)
         return checkpoint
     checkpoint = Path(resume)
-    if not is_complete(checkpoint, training.world_size):
+    damage = find_damage(checkpoint, training.world_size)
+    if damage is not None:
         raise ValueError(
-            f"resume_from_checkpoint={resume} is not a complete checkpoint; --resume_from_checkpoint true takes the "
-            "last complete one of output_dir"
+            f"resume_from_checkpoint={resume} is not a complete checkpoint: {damage}; --resume_from_checkpoint true "
+            "takes the last complete one of output_dir"
         )
     if checkpoint.parent.resolve() != output_dir.resolve():
         _check_unused(output_dir)
@@ -214,7 +216,11 @@ def _model(arguments: Arguments, tokenizer: PreTrainedTokenizerBase) -> PreTrain
     if other:
         logger.warning(f"{name} keeps its own architecture: {'; '.join(other)}")
     load = partial(from_checkpoint, AutoModelForSeq2SeqLM, trust_remote_code=arguments.data.trust_remote_code)
-    return _loading("model", name, load, config=config, dtype=torch.float32)
+    model = _loading("model", name, load, config=config, dtype=torch.float32)
+    if model.generation_config.max_length is not None:
+        # generate warns of two limits where the other one is given
+        model.generation_config = saved_generation_config(model, tokenizer)
+    return model
 
 
 def _new_config(arguments: ModelArguments, **tokens: int) -> PreTrainedConfig:
@@ -262,7 +268,8 @@ def _valid(build: Callable[..., Any], *args: Any, **fields: Any) -> Any:
 def _loading(what: str, name: str, load: Callable[..., Any], **options: Any) -> Any:
     try:
         return load(name, **options)
-    except (OSError, RuntimeError, SafetensorError) as error:
+    except Exception as error:
+        # Damaged files end in errors of many kinds, that of a tokenizer in a bare Exception.
         raise ValueError(f"cannot load the {what} from {name}: {error}") from error
 
 
@@ -287,11 +294,25 @@ def _check_same_model(model: PreTrainedModel, checkpoint: Path) -> None:
         raise ValueError(f"{checkpoint} cannot be resumed with another model: {', '.join(other)}")
 
 
+def _check_special_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Padding and the end of a sentence have to be the same tokens to both."""
+    for name in ("pad_token_id", "eos_token_id"):
+        ours, theirs = getattr(tokenizer, name), getattr(model.config, name)
+        known = theirs if isinstance(theirs, list) else [theirs]
+        if ours is None or ours not in known:
+            raise ValueError(
+                f"the tokenizer does not fit the model: its {name} is {ours}, the model's is {theirs}; use the "
+                "tokenizer of the model"
+            )
+
+
 def _check_vocabulary(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, train: EncodedPairs) -> None:
     sizes = (model.get_encoder().get_input_embeddings().num_embeddings, model.get_output_embeddings().out_features)
-    for side, token, size in zip(("source", "target"), train.largest_tokens, sizes, strict=True):
-        if token >= size:
-            raise ValueError(
-                f"the tokenizer does not fit the model: it gives {side} token {token} (of {len(tokenizer)}), but the "
-                f"model knows {size} {side} tokens; use the tokenizer of the model"
-            )
+    extremes = zip(train.smallest_tokens, train.largest_tokens, strict=True)
+    for side, tokens, size in zip(("source", "target"), extremes, sizes, strict=True):
+        for token in tokens:
+            if not 0 <= token < size:
+                raise ValueError(
+                    f"the tokenizer does not fit the model: it gives {side} token {token} (of {len(tokenizer)}), but "
+                    f"the model knows {size} {side} tokens; use the tokenizer of the model"
+                )

@@ -175,6 +175,14 @@ def test_unknown_language_lists_what_there_is(tmp_path):
         pytest.param('{"en": "a", "de": "b"}', 'line 2: expected {"translation"', id="no-translation"),
         pytest.param('{"translation": {"en": "a", "de": null}}', "line 2: no text for the language 'de'", id="null"),
         pytest.param("[1]", "line 2: expected", id="list"),
+        pytest.param("[" * 100_000, "line 2: nested too deeply", id="deep"),
+        pytest.param("1" * 5_000, "line 2: not valid JSON", id="long number"),
+        pytest.param(
+            r'{"translation": {"en": "a", "de": "b\ud800"}}',
+            "line 2: the text for 'de' has half of a surrogate pair",
+            id="surrogate",
+        ),
+        pytest.param(r'{"translation": {"en": "a", "\udc00": "b"}}', "line 2: no text for the language", id="key"),
     ],
 )
 def test_malformed_record_is_located(tmp_path, line, message):
@@ -183,10 +191,17 @@ def test_malformed_record_is_located(tmp_path, line, message):
         load(file="train.jsonl", data_dir=str(tmp_path))
 
 
+@pytest.mark.parametrize("depth", [900, 3_000, 30_000])
+def test_record_of_any_depth_is_one_line(tmp_path, depth):
+    (tmp_path / "train.jsonl").write_text('{"a": ' * depth + "1" + "}" * depth + "\n")
+    with pytest.raises(ValueError, match=r"train\.jsonl, line 1: "):
+        load(file="train.jsonl", data_dir=str(tmp_path))
+
+
 def test_text_in_another_encoding_is_named(tmp_path):
     write_text(tmp_path)
     (tmp_path / "train.de").write_bytes("schläft\n".encode("latin-1"))
-    with pytest.raises(ValueError, match=r"train\.de is not UTF-8"):
+    with pytest.raises(ValueError, match=r"train\.de, line \d: not UTF-8 text .*; save the file as UTF-8"):
         load(file="train", data_dir=str(tmp_path))
 
 

@@ -324,7 +324,7 @@ class TestLoadValues:
 
     def test_not_a_mapping(self, tmp_path):
         path = tmp_path / "values.yaml"
-        for content, message in (("[a", "values.yaml is not YAML"), ("- a", "must have the keys title")):
+        for content, message in (("[a", "values.yaml: not valid YAML"), ("- a", "must have the keys title")):
             path.write_text(content, encoding="utf-8")
             with pytest.raises(ValueError, match=message):
                 load_values(path)

@@ -7,7 +7,7 @@ import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 from torch._dynamo.testing import CompileCounter
-from transformers import AutoModel, BartForConditionalGeneration, pipeline
+from transformers import AutoModel, BartForConditionalGeneration, GenerationConfig, pipeline
 
 from hf_capsule_mt.data.tokenizer import train_tokenizer
 from hf_capsule_mt.models.capsule_layers import CapsuleLinear, CapsuleMatrix
@@ -291,6 +291,24 @@ def test_agreements_are_of_the_translation_that_generate_gives(family, masked):
     padding = told.guided_assignment[1, :, batch["input_ids"][1].eq(PAD)].sum(dim=-1)
     # without a mask transformers takes padding for words, and so do the agreements
     torch.testing.assert_close(padding, torch.full_like(padding, 0.0 if masked else 1.0))
+
+
+@families
+def test_a_given_length_holds_beside_the_saved_one(family, tmp_path, caplog):
+    model, batch = BUILDERS[family](), sentence_batch()
+    model.generation_config.update(max_new_tokens=20, eos_token_id=None)
+    model.save_pretrained(tmp_path)
+    model = type(model).from_pretrained(tmp_path).eval()
+    source = {name: batch[name] for name in ("input_ids", "attention_mask")}
+    config = GenerationConfig(max_length=7, pad_token_id=PAD, decoder_start_token_id=PAD)
+    for options, length in (
+        ({}, 21),
+        ({"max_new_tokens": 5}, 6),
+        ({"max_length": 7}, 7),
+        ({"generation_config": config}, 7),
+    ):
+        assert model.generate(**source, **options).shape[1] == length
+    assert "Both" not in caplog.text
 
 
 @pytest.mark.parametrize("kind", GUIDED)

@@ -14,6 +14,7 @@ from hf_capsule_mt.training.arguments import (
     build_parser,
     parse_arguments,
 )
+from hf_capsule_mt.training.distillation import parse_distillation
 
 ROOT = Path(__file__).parents[2]
 # Those of `hf_capsule_mt distill` are another command's, see test_distillation.py.
@@ -92,6 +93,11 @@ def test_empty_command_line_takes_the_default_recipe(recipe):
         pytest.param(
             {"average_checkpoints": 2, "load_best_model_at_end": True}, "both choose the final model", id="two-finals"
         ),
+        pytest.param({"learning_rate": float("nan")}, "learning_rate must be a finite number", id="rate-nan"),
+        pytest.param({"learning_rate": -1.0}, "learning_rate must be .* got -1.0", id="rate-negative"),
+        pytest.param({"dataloader_num_workers": -1}, "dataloader_num_workers must be at least 0", id="workers"),
+        pytest.param({"metric_for_best_model": "loss"}, "must be one of bleu, chrf, ter, got 'loss'", id="metric"),
+        pytest.param({"generation_max_length": 1}, "generation_max_length must be at least 2, got 1", id="length-1"),
         pytest.param({"test_num_beams": [0]}, r"test_num_beams must be .* got \[0\]", id="beam-0"),
         pytest.param({"max_tokens_per_batch": 0}, "max_tokens_per_batch must be at least 1", id="tokens-0"),
         pytest.param({"early_stopping_patience": 0}, "early_stopping_patience must be at least 1", id="patience-0"),
@@ -136,6 +142,60 @@ def test_recipe_that_is_no_yaml(tmp_path):
     (tmp_path / "recipe.yaml").write_text("a: [1,\nb: 2")
     with pytest.raises(ValueError, match=r"recipe\.yaml: not valid YAML"):
         parse_arguments([str(tmp_path / "recipe.yaml")])
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        pytest.param(
+            "d_model: 3\ntrain_file: \u00e4\n".encode("latin-1"), r"yaml, line 2: not UTF-8 text", id="latin-1"
+        ),
+        pytest.param(b"d_model: 3\nmax_steps: 1\nd_model: 4\n", "'d_model' is given twice: .*line 3", id="twice"),
+        pytest.param(b"lr_scheduler_kwargs: {a: 1, 'a': 2}", "the key 'a' is given twice", id="twice-inside"),
+        pytest.param(b"d_model: " + b"[" * 3000 + b"]" * 3000, "nested too deeply", id="deep"),
+        pytest.param(b"lr_scheduler_kwargs: &a {b: *a}", "'lr_scheduler_kwargs' contains itself", id="circle"),
+        pytest.param(b'run_name: "\\ud800"', "value of 'run_name' has half of a surrogate pair", id="surrogate"),
+        pytest.param(
+            b'lr_scheduler_kwargs: {b: ["\\udfff"]}', "'lr_scheduler_kwargs' has half of", id="surrogate-inside"
+        ),
+        pytest.param(b"average_checkpoints: null", "average_checkpoints cannot be null; leave the key out", id="null"),
+        pytest.param(b"test_num_beams: ~", "test_num_beams cannot be null", id="null-list"),
+        pytest.param(b"learning_rate:", "learning_rate cannot be null", id="nothing"),
+        pytest.param(b"vocab_size: null", "vocab_size cannot be null", id="null-of-the-data"),
+    ],
+)
+@pytest.mark.parametrize("parse", [parse_arguments, parse_distillation], ids=["train", "distill"])
+def test_files_that_are_no_recipe_are_named(tmp_path, parse, content, message):
+    if parse is parse_distillation:
+        # a null and other mistakes are of keys that distillation has
+        others = {
+            b"average_checkpoints": b"num_beams",
+            b"test_num_beams": b"num_beams",
+            b"learning_rate": b"num_beams",
+        }
+        for key, other in others.items():
+            content, message = content.replace(key, other), message.replace(key.decode(), other.decode())
+    path = tmp_path / "recipe.yaml"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=message) as caught:
+        parse([str(path)])
+    assert str(caught.value).startswith(str(path)) and "\n" not in str(caught.value)
+
+
+def test_every_null_that_the_dataclasses_allow_is_allowed(tmp_path, recipe):
+    path = recipe(save_total_limit=3)
+    text = Path(path).read_text()
+    for name in ("save_total_limit", "d_model", "eval_steps", "early_stopping_patience", "lr_scheduler_kwargs"):
+        Path(path).write_text(text.replace("save_total_limit: 3\n", "") + f"{name}: null\n")
+        parsed = parse_arguments([path])
+        assert (
+            getattr(parsed.model, name, None) is getattr(parsed.training, name, None) is None or name == "eval_steps"
+        )
+
+
+def test_argument_that_is_no_text_is_named():
+    with pytest.raises(ValueError, match=r"the argument '--run_name=\\udcff' is not UTF-8 text"):
+        parse_arguments(["--run_name=\udcff"])
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: str(path.relative_to(ROOT / "recipes")))

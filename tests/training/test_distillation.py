@@ -16,6 +16,7 @@ import pytest
 from hf_capsule_mt.__main__ import main
 from hf_capsule_mt.data.corpus import load_split
 from hf_capsule_mt.evaluation.translate import translate
+from hf_capsule_mt.files import only_writer
 from hf_capsule_mt.training import distillation
 from hf_capsule_mt.training.distillation import distill, parse_distillation, prepare_distillation
 from tiny_translation import PAIRS, SOURCES, TARGETS, tiny_model, tiny_tokenizer
@@ -77,8 +78,8 @@ def prepare(arguments: list[str]):
 
 
 def files() -> dict[str, str]:
-    """What lies in runs/, without the record, in which the time is."""
-    return {path.name: path.read_text() for path in Path("runs").iterdir() if path.suffix != ".json"}
+    """What lies in runs/, without the record, in which the time is, and the lock, which is empty."""
+    return {path.name: path.read_text() for path in Path("runs").iterdir() if path.suffix not in (".json", ".lock")}
 
 
 def expected(num_beams: int = 3, length_penalty: float = 1.0) -> dict[str, str]:
@@ -213,7 +214,7 @@ def test_kill_at_every_step_of_the_end(command, decoded, monkeypatch, capsys, st
 
     with monkeypatch.context() as patch, pytest.raises(Killed):
         run = prepare(command())
-        patch.setattr(distillation, "_replace", counted(distillation._replace))
+        patch.setattr(distillation, "write_whole", counted(distillation.write_whole))
         patch.setattr(distillation.os, "replace", counted(os.replace))
         patch.setattr(Path, "unlink", counted(Path.unlink))
         distill(run)
@@ -234,6 +235,7 @@ def test_finished_output_is_refused_before_any_work(command, monkeypatch, capsys
     before = {path: path.read_bytes() for path in Path("runs").iterdir()}
     monkeypatch.setattr(distillation, "load_teacher", pytest.fail)
     assert main(["distill", *command(num_beams=1)]) == 2
+    (Path("runs") / ".out.lock").unlink()
     assert {path: path.read_bytes() for path in Path("runs").iterdir()} == before
     assert "runs/out.en, runs/out.de, runs/out.json: there already; remove them" in capsys.readouterr().err
 
@@ -316,6 +318,29 @@ def test_vanished_partial_file_is_no_finished_corpus(command, monkeypatch):
     assert files() == {}
 
 
+def test_second_distillation_ends_before_any_work(command, monkeypatch, capsys):
+    monkeypatch.setattr(distillation, "load_teacher", pytest.fail)
+    with only_writer(Path("runs/out")):
+        assert main(["distill", *command()]) == 2
+    error = capsys.readouterr().err
+    assert "runs/out is being written by another process" in error and error.count("\n") == 1
+    assert files() == {}
+
+
+def test_full_disk_is_one_line(command, capsys, monkeypatch):
+    def fill(stream, records):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(distillation, "_append", fill)
+        assert main(["distill", *command()]) == 1
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert line.startswith("hf_capsule_mt distill: error: cannot write to runs: the disk is full")
+    assert "the same command goes on" in line
+    assert main(["distill", *command()]) == 0
+    assert files() == expected()
+
+
 MISTAKES = {
     "teacher": ({"teacher_name_or_path": None}, "missing key teacher_name_or_path"),
     "no_teacher": ({"teacher_name_or_path": "no/such/model"}, "from no/such/model: there is no such folder"),
@@ -340,7 +365,8 @@ def test_mistakes_end_with_one_line_and_leave_nothing(command, capsys, overrides
     assert main(["distill", *command(**overrides)]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("hf_capsule_mt distill: error: ") and message in line
-    assert [path.name for path in Path().iterdir()] == ["data"]
+    # but the lock, where the output was free
+    assert {str(path) for path in Path().rglob("*") if "data" not in path.parts} <= {"runs", "runs/.out.lock"}
 
 
 def test_teacher_without_all_its_weights(command, tmp_path):
