@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import sys
@@ -38,7 +39,8 @@ def run_command(program: str, command: Callable[[], None], *, after_interruption
         _say(program, f"interrupted{after_interruption}")
         return INTERRUPTED
     except (ValueError, OSError, ImportError, StrictDataclassError, SafetensorError) as error:
-        _say(program, f"error: {error}")
+        full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+        _say(program, f"error: {error}{'; make room, and give the same command again' if full else ''}")
     except (MemoryError, RuntimeError) as error:
         if not _out_of_memory(error):
             raise

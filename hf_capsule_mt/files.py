@@ -159,6 +159,14 @@ def write_whole(path: Path, content: str | bytes) -> None:
         raise OSError(error.errno, error.strerror, str(path)) from error
 
 
+def empty_folder(output: str | Path) -> Path:
+    """The path, if a new directory can be written there; a ValueError says what to do otherwise."""
+    output = Path(output)
+    if output.is_file() or (output.is_dir() and any(output.iterdir())):
+        raise ValueError(f"{output} exists already; name a new directory, or remove it first")
+    return output
+
+
 @contextmanager
 def whole_folder(output: Path) -> Iterator[Path]:
     """
@@ -177,8 +185,7 @@ def whole_folder(output: Path) -> Iterator[Path]:
     # of a link, the folder that it names
     output = Path(os.path.realpath(output))
     with only_writer(output):
-        if output.is_file() or (output.is_dir() and any(output.iterdir())):
-            raise ValueError(f"{output} exists already; name a new directory, or remove it first")
+        empty_folder(output)
         partial = output.with_name(f".{output.name}.partial")
         shutil.rmtree(partial, ignore_errors=True)
         try:

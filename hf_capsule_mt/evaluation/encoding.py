@@ -19,7 +19,7 @@ from ..models.pipeline_translation import (
 
 logger = logging.getLogger(__name__)
 
-# Most tokens of a translation where neither the model's positions nor the tokenizer's limit say
+# Most tokens of a translation by a model that has no positions, whatever its tokenizer says
 MOST_TOKENS = 4096
 
 
@@ -126,14 +126,13 @@ def limit_given_length(
     """
     `generate_kwargs` with at most the length that the model can write, for which beam search takes memory in advance.
 
-    Where the model has no limit of positions it is the tokenizer's, or else MOST_TOKENS.
+    Where the model has no positions it is the tokenizer's limit, or MOST_TOKENS if that is less.
 
     Args:
         prompt: tokens that the decoder begins with.
     """
     positions = max_positions(model.config, "decoder")
-    known = tokenizer.model_max_length if tokenizer.model_max_length < VERY_LARGE_INTEGER else MOST_TOKENS
-    longest = known if positions is None else positions
+    longest = min(tokenizer.model_max_length, MOST_TOKENS) if positions is None else positions
     config = generate_kwargs.get("generation_config")
     for name, most in (("max_new_tokens", max(1, longest - prompt)), ("max_length", longest)):
         given = generate_kwargs.get(name) or getattr(config, name, None)

@@ -168,11 +168,9 @@ class LineOutput:
             raise
         except OSError as error:
             if self.path is None:
-                raise OSError(f"cannot write to standard output: {error.strerror}") from error
-            raise OSError(
-                f"cannot write {self._part}: {error.strerror}; {self.state['lines']} lines are done and kept: when "
-                "there is room, the same command goes on from there"
-            ) from error
+                raise OSError(error.errno, f"cannot write to standard output: {error.strerror}") from error
+            done = f"{self.state['lines']} lines are done and kept, and the same command goes on from there"
+            raise OSError(error.errno, f"{error.strerror}; {done}", str(self._part)) from error
 
     def _append(self, data: bytes, lines: int) -> None:
         left = memoryview(data)
