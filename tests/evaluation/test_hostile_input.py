@@ -1,4 +1,4 @@
-"""What the commands on lines do with lines, options and outputs that nobody should give them: one line, or the truth."""
+"""What the commands on lines do with lines, options and outputs that cannot be meant: they say so in one line."""
 
 import io
 import json
@@ -134,7 +134,7 @@ class TestLines:
         [
             ([10**6], f"the token 1000000 is none of this checkpoint's, which end with {PIECES - 1}"),
             ([-1], "the token -1 is none of this checkpoint's"),
-            ([2**70], "is none of this checkpoint's"),
+            ([2**70], "the token 1180591620717411303424 is none of this checkpoint's"),
             (["a"], 'a translation without "text" and "tokens", a list of ids'),
             ([True], 'a translation without "text" and "tokens", a list of ids'),
             ("ein", 'a translation without "text" and "tokens", a list of ids'),
