@@ -30,7 +30,7 @@ def run_command(program: str, command: Callable[[], None], *, after_interruption
     """
     try:
         command()
-        sys.stdout.flush()
+        _flush()
         return 0
     except BrokenPipeError:
         _abandon_output()
@@ -46,10 +46,19 @@ def run_command(program: str, command: Callable[[], None], *, after_interruption
             raise
         _say(program, "error: there is not enough memory; give a smaller --max_tokens, or --num_beams")
     try:
-        sys.stdout.flush()
+        _flush()
     except OSError:
         _abandon_output()
     return 2
+
+
+def _flush() -> None:
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise OSError(error.errno, f"cannot write to standard output: {error.strerror}") from error
 
 
 def _say(program: str, message: str) -> None:

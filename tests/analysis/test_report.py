@@ -2,6 +2,7 @@
 
 import json
 import re
+import resource
 
 import pytest
 from transformers import AutoModelForSeq2SeqLM
@@ -411,3 +412,20 @@ def test_control_c(checkpoints, files, tmp_path, capsys, monkeypatch):
     assert command([checkpoints["plain"]], files, tmp_path / "out") == 130
     last = capsys.readouterr().err.splitlines()[-1]
     assert last.startswith("hf_capsule_mt report: interrupted; what is finished is kept, and the same command goes on")
+
+
+def test_a_full_disk(checkpoints, files, tmp_path, capsys, monkeypatch):
+    """The figures are larger than a checkpoint's part, which is kept."""
+    arguments = [[checkpoints["plain"]], files, tmp_path / "out", "--no_speed", "--examples", 1]
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, before[1]))
+    try:
+        status = command(*arguments)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert status == 2 and "hf_capsule_mt report: error: " in last
+    assert "/figures/" in last and "make room, and give the same command again" in last
+    assert (tmp_path / "out" / "parts" / "plain.json").exists() and not [*(tmp_path / "out").rglob("*.partial")]
+    monkeypatch.setattr(module, "report_system", None)
+    assert command(*arguments) == 0
