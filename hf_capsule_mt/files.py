@@ -220,11 +220,15 @@ def only_writer(output: Path) -> Iterator[None]:
         OSError: nothing can be written there.
     """
     output = output.absolute()
+    name = output.with_name(f".{output.name}.lock")
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(output.with_name(f".{output.name}.lock"), timeout=0)
+        lock = FileLock(name, timeout=0)
         lock.acquire()
     except Timeout as error:
+        # so it ends, too, where the lock cannot be made
+        if not name.exists():
+            raise OSError(f"cannot write to {output.parent}; name another output") from error
         raise ValueError(
             f"{output} is being written by another process; wait until that has ended, or name another output"
         ) from error

@@ -3,8 +3,12 @@
 import io
 import json
 import os
+import tempfile
+from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from hf_capsule_mt.data.corpus import load_split
 from hf_capsule_mt.files import (
@@ -44,6 +48,14 @@ def test_only_a_line_feed_ends_a_line(tmp_path, text, lines):
     path = tmp_path / "text"
     path.write_bytes(text.encode())
     assert read_lines(path) == list(decoded_lines(io.BytesIO(text.encode()), "stream")) == lines
+
+
+@given(st.lists(st.text(st.characters(exclude_characters="\n", exclude_categories=["Cs"]))))
+def test_every_list_of_lines_comes_back(texts):
+    """Whatever stands in them, but a mark at the beginning and carriage returns, which `write_lines` makes spaces."""
+    with tempfile.TemporaryDirectory() as folder:
+        write_lines(Path(folder, "text"), ["first", *texts])
+        assert read_lines(Path(folder, "text")) == ["first", *(text.replace("\r", " ") for text in texts)]
 
 
 def test_a_corpus_is_read_by_the_same_rules(tmp_path):

@@ -235,6 +235,7 @@ class TestOutputs:
             ("link", "test.en is the input, and cannot be written at the same time"),
             (".", "is a folder; name a file"),
             ("absent/out", "there is no folder"),
+            ("/proc/out", "cannot write to /proc"),
             ("test.en/out", "there is no folder"),
         ],
     )
@@ -282,19 +283,18 @@ class TestOutputs:
 
     def test_a_full_disk(self, checkpoint, text, tmp_path, capsysbinary):
         """What was done before stays, and the command goes on."""
-        command = ["translate", checkpoint, text, "--output", tmp_path / "out", "--window", 2]
-        first = "".join(f"{line}\n" for line in TARGETS[:2])
-        with full_disk(1100):
-            (tmp_path / "out").write_bytes(b"x" * 1100)
-            (tmp_path / "out").unlink()
-            # the record of a part fits, three windows do not
-            text.write_text("".join(f"{line}\n" for line in SOURCES[:2] * 20), encoding="utf-8")
+        times = 50
+        text.write_text("".join(f"{line}\n" for line in SOURCES * times), encoding="utf-8")
+        whole = "".join(f"{line}\n" for line in TARGETS * times)
+        command = ["translate", checkpoint, text, "--output", tmp_path / "out", "--window", 100, "--num_beams", 1]
+        # two windows of three fit, and the record of the part
+        with full_disk(len(whole.encode()) * 5 // 6):
             message = error_of(capsysbinary, *command)
-        assert "out.part" in message and "lines are done and kept, and the same command goes on" in message
-        state = json.loads((tmp_path / "out.part.json").read_text())
-        assert 0 < state["lines"] < 40 and (tmp_path / "out.part").read_text(encoding="utf-8").startswith(first)
+        assert "200 lines are done and kept, and the same command goes on" in message and "out.part" in message
+        part = (tmp_path / "out.part").read_text(encoding="utf-8")
+        assert len(part.splitlines()) > 200 and whole.startswith(part)
         assert output_of(capsysbinary, *command) == ""
-        assert (tmp_path / "out").read_text(encoding="utf-8") == first * 20
+        assert (tmp_path / "out").read_text(encoding="utf-8") == whole
 
     def test_a_full_disk_behind_standard_output(self, checkpoint, text):
         with open("/dev/full", "wb") as full:
