@@ -168,47 +168,6 @@ def empty_folder(output: str | Path) -> Path:
 
 
 @contextmanager
-def whole_folder(output: Path) -> Iterator[Path]:
-    """
-    A folder that is there when it is complete, and that one process writes at a time.
-
-    Gives a folder beside it to write to, which gets the name when the block ends, and is removed when that fails. What
-    a kill has left is removed by the next.
-
-    Args:
-        output: a path that does not exist, or an empty folder.
-
-    Raises:
-        ValueError: another process writes it, or something is there already.
-        OSError: it cannot be written.
-    """
-    # of a link, the folder that it names
-    output = Path(os.path.realpath(output))
-    with only_writer(output):
-        empty_folder(output)
-        partial = output.with_name(f".{output.name}.partial")
-        shutil.rmtree(partial, ignore_errors=True)
-        try:
-            partial.mkdir()
-            yield partial
-            _sync(partial)
-            if output.is_dir():
-                output.rmdir()
-            os.rename(partial, output)
-        except BaseException:
-            shutil.rmtree(partial, ignore_errors=True)
-            raise
-
-
-def _sync(folder: Path) -> None:
-    """The name must not be on the disk before the content is."""
-    for path in folder.rglob("*"):
-        if path.is_file():
-            with path.open("rb+") as stream:
-                os.fsync(stream.fileno())
-
-
-@contextmanager
 def only_writer(output: Path) -> Iterator[None]:
     """
     Hold an output, a file or a folder, for this process; the system lets go of it when the process ends, however.
@@ -238,3 +197,47 @@ def only_writer(output: Path) -> Iterator[None]:
         yield
     finally:
         lock.release()
+
+
+@contextmanager
+def whole_folder(path: Path) -> Iterator[Path]:
+    """
+    A fresh folder that takes the place of `path` when the block ends without an error; if not, `path` stays as it is.
+
+    Both are renamed, so that nobody sees a part. A kill between the two renames leaves the old folder as `.NAME.old`;
+    the next call puts it back.
+
+    Raises:
+        ValueError: another process writes there.
+        OSError: it cannot be written.
+    """
+    path = path.absolute()
+    fresh, old = (path.with_name(f".{path.name}.{state}") for state in ("partial", "old"))
+    with only_writer(path):
+        _put_back(old, path)
+        for left in (fresh, old):
+            _remove(left)
+        fresh.mkdir()
+        try:
+            yield fresh
+            if path.is_dir():
+                os.replace(path, old)
+            os.replace(fresh, path)
+        except BaseException:
+            _put_back(old, path)
+            _remove(fresh)
+            raise
+        _remove(old)
+
+
+def _put_back(old: Path, path: Path) -> None:
+    if old.is_dir() and not path.exists():
+        os.replace(old, path)
+
+
+def _remove(path: Path) -> None:
+    """A folder, or a link in its place but not what that leads to."""
+    if path.is_symlink() or path.is_file():
+        path.unlink()
+    elif path.is_dir():
+        shutil.rmtree(path)

@@ -17,7 +17,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedModel, 
 from .._version import __version__
 from ..evaluation.adequacy import SEPARATOR, evaluate_adequacy
 from ..evaluation.buckets import by_source_length
-from ..evaluation.checkpoints import checkpoint_fingerprint, digest
+from ..evaluation.checkpoints import checkpoint_fingerprint, digest, explain_failed_load
 from ..evaluation.comet import MODEL as COMET_MODEL
 from ..evaluation.comet import comet_score
 from ..evaluation.scores import score
@@ -391,6 +391,7 @@ def systems_table(report: dict[str, Any]) -> Table:
     return comparison_table(rows, columns, caption=caption)
 
 
+@explain_failed_load
 def load(checkpoint: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Model, in evaluation mode on the best device, and tokenizer of a directory or a name on the Hub."""
     model = AutoModelForSeq2SeqLM.from_pretrained(checkpoint).eval()

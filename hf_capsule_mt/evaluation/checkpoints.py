@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
+from safetensors import SafetensorError
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils.logging import disable_progress_bar
 
+Loader = TypeVar("Loader", bound=Callable[..., Any])
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -20,6 +24,29 @@ def is_missing_directory(checkpoint: str | Path) -> bool:
     return not Path(checkpoint).is_dir() and (Path(checkpoint).is_absolute() or str(checkpoint).startswith("."))
 
 
+def explain_failed_load(load: Loader) -> Loader:
+    """A function that loads a checkpoint, its first argument, with errors that name it; see `load_checkpoint`."""
+
+    @functools.wraps(load)
+    def explained(checkpoint: str, *arguments: Any, **options: Any) -> Any:
+        try:
+            return load(checkpoint, *arguments, **options)
+        except torch.OutOfMemoryError:
+            raise
+        except (ValueError, OSError, ImportError) as error:
+            if str(checkpoint) in str(error):
+                raise
+            raise ValueError(f"cannot load {checkpoint}: {error}") from error
+        except (RuntimeError, LookupError, TypeError, AttributeError, SafetensorError, StrictDataclassError) as error:
+            # what transformers, tokenizers and safetensors say to damaged files
+            raise ValueError(
+                f"cannot load {checkpoint}: {type(error).__name__}: {error}; are its files whole, and of one model?"
+            ) from error
+
+    return cast(Loader, explained)
+
+
+@explain_failed_load
 def load_checkpoint(
     checkpoint: str, dtype: str = "float32", device: str | None = None
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
@@ -32,7 +59,8 @@ def load_checkpoint(
         device: "cpu", "cuda", ...; the accelerator if there is one.
 
     Raises:
-        ValueError: there is no such directory or device, the model is no encoder-decoder, or weights are missing.
+        ValueError: there is no such directory or device, the model is no encoder-decoder, weights are missing, or the
+            files are damaged or do not fit each other.
         OSError: there is no such checkpoint.
     """
     if is_missing_directory(checkpoint):

@@ -139,7 +139,10 @@ def _load_config(source: str | Path, revision: str | None) -> PreTrainedConfig:
 
 def _save(model: PreTrainedModel, source: str | Path, revision: str | None, output: Path) -> Path:
     tokenizer = AutoTokenizer.from_pretrained(source, revision=revision)
-    with whole_folder(output) as folder:
+    # of a link, the folder that it leads to
+    with whole_folder(output.resolve()) as folder:
+        # another process may have been there in the meantime
+        empty_folder(output)
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
     return output

@@ -3,6 +3,7 @@
 import io
 import json
 import resource
+import shutil
 import subprocess
 import sys
 from contextlib import contextmanager
@@ -319,6 +320,35 @@ class TestOutputs:
         message = error_of(capsysbinary, "translate", checkpoint, text, "--output", tmp_path / "out")
         assert "out.part.json" in message and "to begin anew" in message
         assert (tmp_path / "out.part").read_text() == "ein\n"
+
+
+def shorter(path):
+    path.write_bytes(path.read_bytes()[:2000])
+
+
+def other_sizes(path):
+    path.write_text(json.dumps({**json.loads(path.read_text()), "vocab_size": 99, "decoder_vocab_size": 99}))
+
+
+@pytest.mark.parametrize(
+    ("name", "damage"),
+    [
+        ("model.safetensors", shorter),
+        ("config.json", other_sizes),
+        ("config.json", lambda path: path.write_text("{")),
+        ("tokenizer.json", lambda path: path.write_text("{")),
+        ("tokenizer.json", lambda path: path.write_text("{}")),
+        ("tokenizer.json", lambda path: path.unlink()),
+    ],
+    ids=["weights", "sizes", "config", "tokenizer", "empty_tokenizer", "no_tokenizer"],
+)
+def test_a_damaged_checkpoint(checkpoint, text, tmp_path, capsysbinary, name, damage):
+    folder = tmp_path / "model"
+    shutil.copytree(checkpoint, folder)
+    damage(folder / name)
+    assert str(folder) in error_of(capsysbinary, "translate", folder, text)
+    command = ["report", folder, "--source", text, "--reference", text, "--output", tmp_path / "out"]
+    assert str(folder) in error_of(capsysbinary, *command)
 
 
 def interrupt(*_, **__):

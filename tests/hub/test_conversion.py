@@ -217,6 +217,25 @@ class TestOneFolder:
         texts = [path.read_text() for path in (tmp_path / "new").glob("*.json")]
         assert texts and not any(".partial" in text for text in texts)
 
+    def test_what_came_in_between_stays(self, plain, tmp_path, monkeypatch):
+        real = AutoTokenizer.from_pretrained
+
+        def meanwhile(*arguments, **options):
+            (tmp_path / "new").mkdir(exist_ok=True)
+            (tmp_path / "new" / "file").write_text("mine")
+            return real(*arguments, **options)
+
+        monkeypatch.setattr(AutoTokenizer, "from_pretrained", meanwhile)
+        with pytest.raises(ValueError, match="new exists already"):
+            convert(plain, tmp_path / "new", aggregation="linear")
+        assert self.left(tmp_path) == ["new", "plain"] and (tmp_path / "new" / "file").read_text() == "mine"
+
+    def test_a_link_leads_to_the_folder(self, plain, tmp_path):
+        (tmp_path / "disk").mkdir()
+        (tmp_path / "link").symlink_to(tmp_path / "disk")
+        convert(plain, tmp_path / "link", aggregation="linear")
+        assert (tmp_path / "link").is_symlink() and (tmp_path / "disk" / "config.json").exists()
+
     def test_a_full_disk(self, plain, tmp_path, capsys):
         before = resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, before[1]))
