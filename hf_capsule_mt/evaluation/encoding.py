@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -120,6 +122,13 @@ def check_ids(encoded: Sequence[list[int]], rows: int, name: str) -> None:
             )
 
 
+def _length_bounds(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, prompt: int) -> dict[str, int]:
+    """The most that each parameter of a length can mean; where there are no positions, see MOST_TOKENS."""
+    positions = max_positions(model.config, "decoder")
+    longest = min(tokenizer.model_max_length, MOST_TOKENS) if positions is None else positions
+    return {"max_new_tokens": max(1, longest - prompt), "max_length": longest}
+
+
 def limit_given_length(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, generate_kwargs: dict[str, Any], prompt: int = 1
 ) -> dict[str, Any]:
@@ -131,15 +140,29 @@ def limit_given_length(
     Args:
         prompt: tokens that the decoder begins with.
     """
-    positions = max_positions(model.config, "decoder")
-    longest = min(tokenizer.model_max_length, MOST_TOKENS) if positions is None else positions
     config = generate_kwargs.get("generation_config")
-    for name, most in (("max_new_tokens", max(1, longest - prompt)), ("max_length", longest)):
+    for name, most in _length_bounds(model, tokenizer, prompt).items():
         given = generate_kwargs.get(name) or getattr(config, name, None)
         if given is not None and given > most:
             others = {key: value for key, value in generate_kwargs.items() if key != name}
             generate_kwargs = with_parameters(others, **{name: most})
     return generate_kwargs
+
+
+@contextmanager
+def limit_own_length(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, prompt: int = 1) -> Iterator[None]:
+    """The same for the length in the model's generation config, which is put back at the end."""
+    kept = model.generation_config
+    bounds = _length_bounds(model, tokenizer, prompt).items()
+    beyond = {name: most for name, most in bounds if (getattr(kept, name, None) or 0) > most}
+    try:
+        if beyond:
+            model.generation_config = copy.deepcopy(kept)
+            for name, most in beyond.items():
+                setattr(model.generation_config, name, most)
+        yield
+    finally:
+        model.generation_config = kept
 
 
 def warn_of_limit(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, generate_kwargs: dict[str, Any]) -> None:

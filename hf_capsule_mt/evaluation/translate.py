@@ -10,7 +10,14 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..models.capsule_configuration import CapsuleConfigMixin
 from ..models.pipeline_translation import end_token_ids, generate_translations, generation_value
-from .encoding import check_parallel, encode_prompts, encode_sources, limit_given_length, warn_of_limit
+from .encoding import (
+    check_parallel,
+    encode_prompts,
+    encode_sources,
+    limit_given_length,
+    limit_own_length,
+    warn_of_limit,
+)
 from .forced_scores import ForcedPair, ForcedScores, length_penalty_of, score_tokens
 
 Progress = Callable[[int, int], None]
@@ -247,7 +254,8 @@ def _generate(
     generate_kwargs = limit_given_length(model, tokenizer, generate_kwargs, prompts.shape[1])
     if prompts.shape[1] > 1:
         generate_kwargs = {**generate_kwargs, "decoder_input_ids": prompts}
-    sequences, lengths = generate_translations(model, input_ids, attention_mask, generate_kwargs)
+    with limit_own_length(model, tokenizer, prompts.shape[1]):
+        sequences, lengths = generate_translations(model, input_ids, attention_mask, generate_kwargs)
     pairs = []
     for (source, prompt), several, ends in zip(rows, sequences.tolist(), lengths.tolist(), strict=True):
         pairs += [

@@ -192,6 +192,17 @@ class TestBeams:
         assert limit_given_length(model, tokenizer, {"max_length": 10**8}) == {"max_length": 4096}
         assert limit_given_length(model, tokenizer, {"max_length": 7}) == {"max_length": 7}
 
+    @pytest.mark.parametrize("name", ["max_new_tokens", "max_length"])
+    def test_a_length_beyond_all_bounds_in_the_checkpoint(self, name):
+        tokenizer = tiny_tokenizer()
+        for model in (tiny_model(endless=True), rnn_model(vocab_size=PIECES)):
+            # of so few tokens that their own limits are below those of model and tokenizer
+            short = [source for source in SOURCES if len(source.split()) < 6]
+            expected = translate(model, tokenizer, short, num_beams=2)
+            model.generation_config.update(**{name: 10**30})
+            assert translate(model, tokenizer, short, num_beams=2) == expected
+            assert getattr(model.generation_config, name) == 10**30
+
     def test_a_tokenizer_of_another_model(self):
         model, tokenizer = tiny_model(), tiny_tokenizer()
         tokenizer.add_tokens(["zebra"])
