@@ -198,10 +198,7 @@ def report_system(
     }
     if options.comet is not None:
         with stage(f"{name}: COMET"):
-            try:
-                system["scores"]["comet"] = comet_score(sources, translations, references, command=options.comet)
-            except RuntimeError as error:
-                raise ValueError(f"COMET has failed on {name}, try its command alone: {error}") from error
+            system["scores"]["comet"] = _comet(sources, translations, references, options.comet)
         system["scores"]["signatures"]["comet"] = COMET_MODEL
     with stage(f"{name}: routing") as progress:
         system["routing"] = collect(
@@ -216,6 +213,13 @@ def report_system(
         with stage(f"{name}: speed") as progress:
             system["efficiency"] = efficiency(model, tokenizer, sources, references, progress=progress)
     return system, translations
+
+
+def _comet(sources: list[str], translations: list[str], references: list[str], command: str) -> float:
+    try:
+        return comet_score(sources, translations, references, command=command)
+    except RuntimeError as error:
+        raise ValueError(f"{error}; leave out --comet to go on without it") from error
 
 
 def describe(config: Any) -> str:

@@ -113,6 +113,7 @@ def _command(arguments: argparse.Namespace) -> None:
                 tokens=tokens,
                 prefixes=prefixes_of(arguments, [record for record, _ in flat]),
                 max_tokens=arguments.max_tokens,
+                first=first,
                 # Of an n-best list, several make a line
                 progress=lambda done, total: progress(done * len(window) // max(1, total), len(window)),
                 **generate_kwargs,

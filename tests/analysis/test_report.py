@@ -429,3 +429,14 @@ def test_a_full_disk(checkpoints, files, tmp_path, capsys, monkeypatch):
     assert (tmp_path / "out" / "parts" / "plain.json").exists() and not [*(tmp_path / "out").rglob("*.partial")]
     monkeypatch.setattr(module, "report_system", None)
     assert command(*arguments) == 0
+
+
+def test_comet_that_fails(checkpoints, files, tmp_path, capsys, monkeypatch):
+    def fail(*_, **__):
+        raise RuntimeError("comet gave no score: no network")
+
+    monkeypatch.setattr(module, "comet_score", fail)
+    monkeypatch.setattr(report_command, "find_comet", lambda command: command)
+    assert command([checkpoints["plain"]], files, tmp_path / "out", "--no_speed", "--comet", "comet") == 2
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.endswith("error: comet gave no score: no network; leave out --comet to go on without it")
