@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
+from ..files import write_whole
 from ..models.capsule_configuration import ROUTING_AGGREGATIONS
 from ..models.configuration_capsule_rnn import CAPSULE_MEMORIES
 from ..models.pipeline_translation import encode_truncated, evaluation_mode, limit_length, max_source_length
@@ -317,7 +319,9 @@ def save_figure(figure: Figure, path: Path) -> None:
         warnings.simplefilter("always")
         # the default metadata names the version of matplotlib and, in some formats, the time
         metadata = {".png": {"Software": None}, ".svg": {"Date": None}}.get(path.suffix)
-        figure.savefig(path, metadata=metadata)
+        drawn = BytesIO()
+        figure.savefig(drawn, format=path.suffix.removeprefix(".") or "png", metadata=metadata)
+    write_whole(path, drawn.getvalue())
     missing = [warning for warning in caught if "missing from" in str(warning.message)]
     for warning in caught:
         if warning not in missing:

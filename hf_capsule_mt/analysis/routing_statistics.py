@@ -19,6 +19,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..data.batching import IGNORE_INDEX, TranslationCollator
+from ..evaluation.encoding import check_ids, source_vocabulary, target_vocabulary
 from ..models.pipeline_translation import encode_truncated, evaluation_mode, max_positions, max_source_length
 from .agreement_figure import has_routing
 from .gold import overlap_rates
@@ -451,7 +452,7 @@ def forced_examples(
 ) -> tuple[list[dict[str, list[int]]], int]:
     """
     Token ids of sentence pairs, each "input_ids" and "labels", cut to what the model can read, and how many pairs were
-    cut. The ends of the sentences are kept.
+    cut. The ends of the sentences are kept. A ValueError says that the tokenizer does not fit the model.
     """
     target_positions = max_positions(model.config, "decoder")
     target_limit = min(tokenizer.model_max_length, target_positions or tokenizer.model_max_length)
@@ -459,6 +460,8 @@ def forced_examples(
     target, target_excess = encode_truncated(
         lambda texts, **options: tokenizer(text_target=texts, **options), list(translations), target_limit
     )
+    check_ids(source["input_ids"], source_vocabulary(model), "sentence")
+    check_ids(target["input_ids"], target_vocabulary(model), "translation")
     examples = [
         {"input_ids": ids, "labels": labels}
         for ids, labels in zip(source["input_ids"], target["input_ids"], strict=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -21,7 +22,8 @@ class ScoredTranslation:
     Attributes:
         tokens: ids, without the start token; those of the prefix and the end of the sentence included.
         log_probs: of the tokens behind the prefix; minus infinity for what generation could not have written.
-        score: see `forced_scores`; 0 for a blank translation of a blank sentence, which the model is not asked about.
+        score: see `forced_scores`; 0 for a blank translation of a blank sentence, which the model is not asked about,
+            and minus infinity for given tokens that are none, see `translate.Hypothesis`.
     """
 
     tokens: list[int]
@@ -39,6 +41,7 @@ def score_pairs(
     prefixes: Sequence[str] | None = None,
     max_tokens: int = 4096,
     progress: Progress | None = None,
+    first: int = 1,
     **generate_kwargs: Any,
 ) -> list[ScoredTranslation]:
     """
@@ -53,6 +56,7 @@ def score_pairs(
     Args:
         tokens: ids of the translations as they were generated, in the place of what the tokenizer makes of the texts.
         prefixes: what of each translation was forced; it is not scored.
+        first: number of the first translation, for messages.
         generate_kwargs: only `length_penalty` and what forbids or forces tokens matter here.
 
     Returns:
@@ -69,26 +73,37 @@ def score_pairs(
         targets = encode_translations(model, tokenizer, [translations[row] for row in rows], generate_kwargs)
     sources = encode_sources(model, tokenizer, [sentences[row] for row in rows])
     prompts = encode_prompts(model, tokenizer, [prefixes[row] if prefixes else "" for row in rows], generate_kwargs)
-    pairs = []
-    for row, source, target, prompt in zip(rows, sources, targets, prompts, strict=True):
-        pair = ForcedPair(source, prompt, target[len(prompt) - 1 :])
-        if target != prompt[1:] + pair.target or not pair.target:
+    pairs = [
+        ForcedPair(source, prompt, target[len(prompt) - 1 :])
+        for source, prompt, target in zip(sources, prompts, targets, strict=True)
+    ]
+    for row, pair, target in zip(rows, pairs, targets, strict=True):
+        # Of given tokens there may be none, of a text there is always the end
+        if target != pair.prompt[1:] + pair.target or not (pair.target or tokens is not None):
             raise ValueError(
-                f"translation {row + 1} does not begin with the tokens of its prefix: {translations[row][:60]!r}"
+                f"translation {first + row} does not begin with the tokens of its prefix: {translations[row][:60]!r}"
             )
-        pairs.append(pair)
-    penalty = length_penalty_of(model, generate_kwargs)
-
-    def given(index: int, scores: ForcedScores) -> ScoredTranslation:
-        return ScoredTranslation(targets[index], scores.log_probs, scores.score(penalty))
-
-    def scored() -> Iterator[tuple[list[int], list[ScoredTranslation]]]:
-        for batch, results in score_tokens(model, pairs, max_tokens=max_tokens, **generate_kwargs):
-            yield (
-                [rows[i] for i in batch],
-                [given(i, result) for i, result in zip(batch, results, strict=True)],
-            )
-
     blank = ScoredTranslation([], [], 0.0)
     seen = set(rows)
-    return in_order(scored(), [None if row in seen else blank for row in range(len(sentences))], progress)
+    results = [None if row in seen else blank for row in range(len(sentences))]
+    scored = _scored(model, pairs, max_tokens, generate_kwargs)
+    return in_order((([rows[index] for index in indices], found) for indices, found in scored), results, progress)
+
+
+def _scored(
+    model: PreTrainedModel, pairs: Sequence[ForcedPair], max_tokens: int, generate_kwargs: dict[str, Any]
+) -> Iterator[tuple[list[int], list[ScoredTranslation]]]:
+    """Batches of pairs: their positions, and the translations; first those without tokens, which no model is shown."""
+    penalty = length_penalty_of(model, generate_kwargs)
+    empty = [index for index, pair in enumerate(pairs) if not pair.target]
+    full = [index for index, pair in enumerate(pairs) if pair.target]
+    batches = score_tokens(model, [pairs[index] for index in full], max_tokens=max_tokens, **generate_kwargs)
+    found = (([full[position] for position in batch], scores) for batch, scores in batches)
+    for indices, several in chain([(empty, [ForcedScores([])] * len(empty))], found):
+        yield (
+            indices,
+            [
+                ScoredTranslation(pairs[index].prompt[1:] + pairs[index].target, one.log_probs, one.score(penalty))
+                for index, one in zip(indices, several, strict=True)
+            ],
+        )

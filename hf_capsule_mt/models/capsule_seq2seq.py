@@ -519,8 +519,7 @@ class CapsuleForConditionalGenerationMixin(CapsulePreTrainedMixin):
                 step that produced token t + 1. They come from one more forward pass over the finished sequences, so
                 that they follow the chosen beams and cost nothing otherwise.
 
-        A `max_length` that the caller gives holds beside a `max_new_tokens` of the saved generation config, which would
-        win over it.
+        A `max_length` of the caller holds; a `max_new_tokens` of the saved generation config would win over it.
 
         Raises:
             ValueError: if agreements are asked for without input_ids.

@@ -2,6 +2,7 @@
 
 import json
 import re
+import resource
 
 import pytest
 from transformers import AutoModelForSeq2SeqLM
@@ -21,6 +22,7 @@ from hf_capsule_mt.analysis.report import (
     write_report,
 )
 from hf_capsule_mt.evaluation.scores import score
+from hf_capsule_mt.files import only_writer, read_lines
 from tiny_models import bart_config, capsule_config, capsule_model, rnn_config, rnn_model
 from tiny_translation import SOURCES, TARGETS, tiny_model, tiny_tokenizer
 
@@ -254,8 +256,35 @@ def test_the_table_marks_what_differs_from_the_baseline():
         (lambda a: a["files"][0].unlink(), "test.en"),
         (lambda a: (a["output"].mkdir(), (a["output"] / "thesis.txt").touch()), "holds no report"),
         (lambda a: a.update(checkpoints=a["checkpoints"] * 2), "tell them apart with --names"),
+        (lambda a: a["more"].extend(["--length_penalty", "nan"]), "--length_penalty must be from -10 to 10, got nan"),
+        (lambda a: a["files"][0].write_bytes(b"a\n\xff\n"), "test.en, line 2: not UTF-8"),
+        (lambda a: (a["files"][0].unlink(), a["files"][0].mkdir()), "test.en is a folder; name a text file"),
+        (lambda a: a["output"].touch(), "is a file; name a folder"),
+        (lambda a: a["more"].extend(["--runs", a["files"][0]]), "test.en is not JSON"),
+        (
+            lambda a: (
+                a["files"][0].with_name("r").write_text("{}"),
+                a["more"].extend(["--runs", a["files"][0].with_name("r")]),
+            ),
+            "is no results.json of a run",
+        ),
     ],
-    ids=["checkpoint", "names", "beams", "lines", "empty", "file", "folder", "twice"],
+    ids=[
+        "checkpoint",
+        "names",
+        "beams",
+        "lines",
+        "empty",
+        "file",
+        "folder",
+        "twice",
+        "penalty",
+        "encoding",
+        "input",
+        "output",
+        "run",
+        "results",
+    ],
 )
 def test_mistakes_are_refused_before_work_starts(checkpoints, files, tmp_path, capsys, change, message):
     copies = [tmp_path / path.name for path in files]
@@ -268,3 +297,146 @@ def test_mistakes_are_refused_before_work_starts(checkpoints, files, tmp_path, c
     error = capsys.readouterr().err
     assert error.splitlines()[-1].startswith("hf_capsule_mt report: error: ") and message in error
     assert not (a["output"] / "parts").exists()
+
+
+HOSTILE = ["a\u2028dog .", "\0", "", " \x85", "a \x0b\x0c\x1c dog", "a \0 dog ||| cat", "dog " * 1500, SOURCES[2]]
+
+
+class TestHostileLines:
+    @pytest.fixture
+    def hostile(self, tmp_path):
+        """Files of the same lines, one of them with a byte order mark and carriage returns."""
+        paths = tmp_path / "hostile.en", tmp_path / "hostile.de"
+        paths[0].write_bytes(("\ufeff" + "".join(f"{line}\r\n" for line in HOSTILE)).encode())
+        paths[1].write_bytes("".join(f"{line}\n" for line in HOSTILE).encode())
+        return paths
+
+    def test_pairs_stay_pairs(self, hostile, tmp_path):
+        gold = tmp_path / "gold"
+        gold.write_bytes(b"\xef\xbb\xbf0-0\r\n" + b"\n" * (len(HOSTILE) - 1))
+        test_set = load_test_set(*hostile, alignment=gold)
+        assert test_set.sources == test_set.references == HOSTILE
+        assert test_set.alignments == [{(0, 0)}, *[set()] * (len(HOSTILE) - 1)]
+
+    @pytest.mark.parametrize("aligned", [False, True], ids=["aligner", "gold"])
+    def test_a_report_of_them(self, checkpoints, hostile, tmp_path, capsys, aligned):
+        (tmp_path / "gold").write_text("0-0\n" + "\n" * (len(HOSTILE) - 1))
+        gold = ["--alignment", tmp_path / "gold"] if aligned else []
+        assert command([checkpoints["plain"]], hostile, tmp_path / "out", "--no_speed", "--examples", 2, *gold) == 0
+        translations = read_lines(tmp_path / "out" / "translations" / "plain.txt")
+        assert len(translations) == len(HOSTILE) and translations[-1] == TARGETS[2] and translations[2:4] == ["", ""]
+
+    def test_a_translation_is_one_line(self, checkpoints, files, tmp_path, monkeypatch):
+        monkeypatch.setattr(module, "translate", lambda *_, **__: ["ein\nhund\r\n."] * len(SOURCES))
+        report = make_report(
+            {"plain": checkpoints["plain"]}, load_test_set(*files), tmp_path, Options(efficiency=False, num_examples=0)
+        )
+        write_report(report, tmp_path)
+        assert read_lines(tmp_path / "translations" / "plain.txt") == ["ein hund ."] * len(SOURCES)
+
+
+class TestKeptParts:
+    @pytest.fixture
+    def kept(self, checkpoints, files, tmp_path):
+        """A copy of a checkpoint, and a function that reports on it and says whether it was translated."""
+        folder = save(AutoModelForSeq2SeqLM.from_pretrained(checkpoints["plain"]), tmp_path / "model")
+        test_set, options = load_test_set(*files), Options(efficiency=False, num_examples=0)
+
+        def report():
+            seen = []
+            with pytest.MonkeyPatch.context() as patch:
+                real = module.translate
+                patch.setattr(module, "translate", lambda *a, **k: seen.append(1) or real(*a, **k))
+                made = make_report({"plain": str(folder)}, test_set, tmp_path / "out", options)
+            return bool(seen), made
+
+        assert report()[0] and not report()[0]
+        return folder, report
+
+    @pytest.mark.parametrize("name", ["config.json", "generation_config.json", "tokenizer.json"])
+    def test_depend_on_all_of_a_checkpoint(self, kept, name):
+        folder, report = kept
+        path = folder / name
+        values = json.loads(path.read_text(encoding="utf-8"))
+        if name == "tokenizer.json":
+            values["added_tokens"].append({**values["added_tokens"][-1], "id": len(tiny_tokenizer()), "content": "zz"})
+        else:
+            values["bad_words_ids" if name.startswith("gen") else "dropout"] = [[7]] if name.startswith("gen") else 0.3
+        path.write_text(json.dumps(values), encoding="utf-8")
+        assert report()[0] and not report()[0]
+
+    @pytest.mark.parametrize(
+        "damage",
+        [
+            lambda text: text[: len(text) // 2],
+            lambda text: "",
+            lambda text: "[]",
+            lambda text: "null",
+            lambda text: text.replace(TARGETS[0], "ein esel ."),
+            lambda text: json.dumps({**json.loads(text), "system": {}}),
+            lambda text: json.dumps({**json.loads(text), "translations": None}),
+            lambda text: json.dumps({"key": json.loads(text)["key"]}),
+            lambda text: "\udcff",
+        ],
+        ids=["cut", "empty", "list", "null", "text", "system", "translations", "fields", "bytes"],
+    )
+    def test_are_made_again_when_they_are_damaged(self, kept, tmp_path, caplog, damage):
+        _, report = kept
+        before = report()[1]
+        part = tmp_path / "out" / "parts" / "plain.json"
+        part.write_bytes(damage(part.read_text(encoding="utf-8")).encode(errors="surrogateescape"))
+        again, made = report()
+        assert again and made == before and "plain.json is damaged" in caplog.text
+        assert not report()[0]
+
+
+def test_a_report_has_one_writer(checkpoints, files, tmp_path, capsys):
+    with only_writer(tmp_path / "out"):
+        assert command([checkpoints["plain"]], files, tmp_path / "out", "--no_speed") == 2
+    assert "out is being written by another process" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_numbers_that_are_not_finite_are_refused(checkpoints, files, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(module, "collect", lambda *_, **__: {"entropy": float("nan")})
+    assert command([checkpoints["plain"]], files, tmp_path / "out", "--no_speed") == 2
+    assert "plain gives numbers that are not finite; are its weights whole?" in capsys.readouterr().err
+    assert not (tmp_path / "out" / "parts" / "plain.json").exists()
+
+
+def test_control_c(checkpoints, files, tmp_path, capsys, monkeypatch):
+    def interrupt(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(module, "translate", interrupt)
+    assert command([checkpoints["plain"]], files, tmp_path / "out") == 130
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.startswith("hf_capsule_mt report: interrupted; what is finished is kept, and the same command goes on")
+
+
+def test_a_full_disk(checkpoints, files, tmp_path, capsys, monkeypatch):
+    """The figures are larger than a checkpoint's part, which is kept."""
+    arguments = [[checkpoints["plain"]], files, tmp_path / "out", "--no_speed", "--examples", 1]
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, before[1]))
+    try:
+        status = command(*arguments)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert status == 2 and "hf_capsule_mt report: error: " in last
+    assert "/figures/" in last and "make room, and give the same command again" in last
+    assert (tmp_path / "out" / "parts" / "plain.json").exists() and not [*(tmp_path / "out").rglob("*.partial")]
+    monkeypatch.setattr(module, "report_system", None)
+    assert command(*arguments) == 0
+
+
+def test_comet_that_fails(checkpoints, files, tmp_path, capsys, monkeypatch):
+    def fail(*_, **__):
+        raise RuntimeError("comet gave no score: no network")
+
+    monkeypatch.setattr(module, "comet_score", fail)
+    monkeypatch.setattr(report_command, "find_comet", lambda command: command)
+    assert command([checkpoints["plain"]], files, tmp_path / "out", "--no_speed", "--comet", "comet") == 2
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.endswith("error: comet gave no score: no network; leave out --comet to go on without it")

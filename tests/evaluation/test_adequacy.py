@@ -38,6 +38,49 @@ class TestCoverageDifferenceRatio:
             coverage_difference_ratio(self.REFERENCES, self.TRANSLATIONS, average="macro")
 
 
+GOOD_PAIRS = ((["a", "dog", "runs"], ["ein", "hund", "rennt"]), (["the", "dog"], ["der", "hund"]))
+HOSTILE_PAIRS = {
+    "null": (["a\0b", "\0"], ["\0", "x"]),
+    "null alone": (["\0"], ["\0"]),
+    "empty": ([], ["x"]),
+    "both empty": ([], []),
+    "control": (["\x01\x7f"], ["\x1b", "\ufeff"]),
+    "bars": (["||", "|"], ["||||"]),
+    "long word": (["x" * 100_000], ["y"]),
+    "many words": ([f"w{i}" for i in range(60_000)], ["x", "y"]),
+    "many in the target": (["x"], ["y"] * 60_000),
+}
+
+
+class TestHostileWords:
+    """What fast_align cannot take is kept from it, and the other sentences are aligned as without."""
+
+    @pytest.mark.parametrize("pair", HOSTILE_PAIRS.values(), ids=HOSTILE_PAIRS.keys())
+    def test_is_kept_from_the_aligner(self, pair):
+        pytest.importorskip("systran_align", reason="systran-align is not installed (extra align)")
+        aligner = Aligner.fit([GOOD_PAIRS[0], pair, GOOD_PAIRS[1]])
+        first, found, last = aligner.align([GOOD_PAIRS[0], pair, GOOD_PAIRS[1]])
+        assert (1, 1) in last and {i for i, _ in first} <= {0, 1, 2}
+        assert all(i < len(pair[0]) and j < len(pair[1]) for i, j in found)
+        assert aligner.align([pair, pair]) == [found, found]
+
+    def test_long_sentences_are_named(self, caplog):
+        pytest.importorskip("systran_align", reason="systran-align is not installed (extra align)")
+        pair = HOSTILE_PAIRS["many words"]
+        assert Aligner.fit(GOOD_PAIRS).align([pair, GOOD_PAIRS[0], pair])[::2] == [set(), set()]
+        assert "2 sentences of more than 1000 words are not aligned" in caplog.text
+        with pytest.raises(ValueError, match="more than 1000 words"):
+            Aligner.fit([pair])
+
+    def test_text(self):
+        """The words of a line are those of every other reader."""
+        pytest.importorskip("systran_align", reason="systran-align is not installed (extra align)")
+        sources = ["a dog runs .", "\0", "", "  ", "a \0 dog", "dog ||| cat"]
+        targets = ["ein hund rennt .", "x", "\0", "", "\0\0", "hund ||| katze"]
+        found = evaluate_adequacy(sources, targets, {"same": targets, "none": [""] * 6})
+        assert found["same"]["cdr"] == 1 and found["none"]["cdr"] == 0
+
+
 class TestTranslationErrors:
     def test_by_hand(self):
         # source words: 0 kept, 1 left out, 2 twice, 3 twice in both, 4 only in the translation, 5 in neither

@@ -162,3 +162,9 @@ def test_mistakes(folders, sources, records, tmp_path, capsysbinary, arguments, 
     assert main(["score", folders("plain"), *(str(files.get(argument, argument)) for argument in arguments)]) == 2
     captured = capsysbinary.readouterr()
     assert message in captured.err.decode() and captured.out == b""
+
+
+def test_a_translation_is_named_by_its_line_in_any_window(folders, sources, capsysbinary):
+    arguments = ["score", folders("plain"), str(sources), str(sources), "--target_prefix", "a", "--window", "2"]
+    assert main(arguments) == 2
+    assert "translation 3 does not begin with the tokens of its prefix" in capsysbinary.readouterr().err.decode()

@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import subprocess
 import sys
 
@@ -18,6 +19,7 @@ from transformers import (
 )
 
 from hf_capsule_mt.__main__ import main
+from hf_capsule_mt.files import only_writer
 from hf_capsule_mt.hub.conversion import CAPSULE_FIELDS, convert, to_plain
 from tiny_models import plain_bart_config, rnn_model
 from tiny_translation import SOURCES, TARGETS, assert_quiet_limits, tiny_model, tiny_tokenizer
@@ -203,3 +205,67 @@ def test_only_a_model_without_systems_becomes_plain(tmp_path):
         folder = convert(tmp_path / "plain", tmp_path / name, **fields)
         with pytest.raises(ValueError, match=f"{name}='.*', which no plain model has"):
             to_plain(folder, tmp_path / "back")
+
+
+class TestOneFolder:
+    """A folder is a whole model or not there."""
+
+    @pytest.fixture
+    def plain(self, tmp_path):
+        tiny_model().save_pretrained(tmp_path / "plain")
+        tiny_tokenizer().save_pretrained(tmp_path / "plain")
+        return tmp_path / "plain"
+
+    @staticmethod
+    def left(folder):
+        return sorted(path.name for path in folder.iterdir() if path.suffix != ".lock")
+
+    def test_is_written_by_one_process(self, plain, tmp_path, capsys):
+        command = ["convert", str(plain), str(tmp_path / "new"), "--aggregation", "linear"]
+        with only_writer(tmp_path / "new"):
+            assert main(command) == 2
+        assert "new is being written by another process" in capsys.readouterr().err
+        assert self.left(tmp_path) == ["plain"]
+        assert main(command) == 0
+        assert self.left(tmp_path) == ["new", "plain"]
+        texts = [path.read_text() for path in (tmp_path / "new").glob("*.json")]
+        assert texts and not any(".partial" in text for text in texts)
+
+    def test_what_came_in_between_stays(self, plain, tmp_path, monkeypatch):
+        real = AutoTokenizer.from_pretrained
+
+        def meanwhile(*arguments, **options):
+            (tmp_path / "new").mkdir(exist_ok=True)
+            (tmp_path / "new" / "file").write_text("mine")
+            return real(*arguments, **options)
+
+        monkeypatch.setattr(AutoTokenizer, "from_pretrained", meanwhile)
+        with pytest.raises(ValueError, match="new exists already"):
+            convert(plain, tmp_path / "new", aggregation="linear")
+        assert self.left(tmp_path) == ["new", "plain"] and (tmp_path / "new" / "file").read_text() == "mine"
+
+    def test_a_link_leads_to_the_folder(self, plain, tmp_path):
+        (tmp_path / "disk").mkdir()
+        (tmp_path / "link").symlink_to(tmp_path / "disk")
+        convert(plain, tmp_path / "link", aggregation="linear")
+        assert (tmp_path / "link").is_symlink() and (tmp_path / "disk" / "config.json").exists()
+
+    def test_a_full_disk(self, plain, tmp_path, capsys):
+        before = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, before[1]))
+        try:
+            status = main(["convert", str(plain), str(tmp_path / "new"), "--aggregation", "linear"])
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        *_, last = capsys.readouterr().err.splitlines()
+        assert status == 2 and last.startswith("hf_capsule_mt convert: error: ")
+        assert self.left(tmp_path) == ["plain"]
+
+    def test_control_c(self, plain, tmp_path, capsys, monkeypatch):
+        def interrupt(*_, **__):
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(type(tiny_tokenizer()), "save_pretrained", interrupt)
+        assert main(["convert", str(plain), str(tmp_path / "new"), "--aggregation", "linear"]) == 130
+        assert capsys.readouterr().err.splitlines()[-1] == "hf_capsule_mt convert: interrupted; nothing was written"
+        assert self.left(tmp_path) == ["plain"]
