@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..files import parse_json, read_lines
-from ..recipe_files import is_text
 from .grammar import GRAMMAR_LANGUAGES, SPLITS, generate_corpus
 
 if TYPE_CHECKING:
@@ -176,10 +175,6 @@ def _pairs(records: Iterable[tuple[str, Any]], source_lang: str, target_lang: st
             if not isinstance(translation.get(language), str):
                 raise ValueError(
                     f"{place}: no text for the language {language!r}; there are: {', '.join(sorted(translation))}"
-                )
-            if not is_text(translation[language]):
-                raise ValueError(
-                    f"{place}: the text for {language!r} has half of a surrogate pair; correct or remove it"
                 )
             side.append(translation[language])
     if not sources:

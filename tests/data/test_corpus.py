@@ -175,14 +175,14 @@ def test_unknown_language_lists_what_there_is(tmp_path):
         pytest.param('{"en": "a", "de": "b"}', 'line 2: expected {"translation"', id="no-translation"),
         pytest.param('{"translation": {"en": "a", "de": null}}', "line 2: no text for the language 'de'", id="null"),
         pytest.param("[1]", "line 2: expected", id="list"),
-        pytest.param("[" * 100_000, "line 2: nested too deeply", id="deep"),
+        pytest.param("[" * 100_000, "line 2: not valid JSON .it is nested too deeply", id="deep"),
         pytest.param("1" * 5_000, "line 2: not valid JSON", id="long number"),
         pytest.param(
             r'{"translation": {"en": "a", "de": "b\ud800"}}',
-            "line 2: the text for 'de' has half of a surrogate pair",
+            "line 2: not valid JSON .it has half of a surrogate pair",
             id="surrogate",
         ),
-        pytest.param(r'{"translation": {"en": "a", "\udc00": "b"}}', "line 2: no text for the language", id="key"),
+        pytest.param(r'{"translation": {"en": "a", "\udc00": "b"}}', "line 2: not valid JSON .it has half", id="key"),
     ],
 )
 def test_malformed_record_is_located(tmp_path, line, message):
