@@ -67,10 +67,15 @@ def squash(inputs: Tensor) -> Tensor:
     Returns:
         [..., D].
     """
-    dtype, inputs = inputs.dtype, _bounded(inputs)
+    return _squash(_bounded(inputs)).to(inputs.dtype)
+
+
+def _squash(inputs: Tensor) -> Tensor:
+    """`squash` of sums of bounded votes, through which no gradient beyond STEEPEST goes back."""
+    inputs = _bounded_gradient(inputs)
     norm = torch.linalg.vector_norm(inputs, dim=-1, keepdim=True) if inputs.shape[-1] > 1 else inputs.abs()
     # norm / (1 + norm^2) as 1 / (1/norm + norm) would overflow at 0; this form overflows at 1e19 only.
-    return (inputs * (norm / (1 + norm.square()))).to(dtype)
+    return inputs * (norm / (1 + norm.square()))
 
 
 def inverse_temperature_schedule(num_iterations: int, final: float = 1.0) -> tuple[float, ...]:
@@ -111,10 +116,10 @@ def dynamic_routing(votes: Tensor, num_iterations: int, *, return_all_agreements
     agreements = []
     for iteration in range(num_iterations):
         agreements.append(agreement.expand(v.shape[:-1]))
-        capsules = squash((agreement.unsqueeze(-1) * v).sum(dim=-3))
+        capsules = _squash((agreement.unsqueeze(-1) * v).sum(dim=-3))
         if iteration + 1 < num_iterations:
             logits = logits + _sum_last(capsules.unsqueeze(-3) * v)
-            agreement = _bounded_gradient(logits.softmax(dim=-1))
+            agreement = logits.softmax(dim=-1)
     return RoutingOutput(
         capsules.to(votes.dtype), agreements[-1], tuple(agreements) if return_all_agreements else None
     )
@@ -292,9 +297,9 @@ def guided_dynamic_routing(
         for _ in range(1, num_iterations):
             scores = additive_scores(states + capsules @ output_weight, keys, weight).squeeze(-1)
             logits = scores if logits is None else logits + scores
-            agreement = _bounded_gradient(logits.softmax(dim=-3) * real)
+            agreement = logits.softmax(dim=-3) * real
             agreements.append(agreement)
-            capsules = squash(agreement @ v)
+            capsules = _squash(agreement @ v)
     capsules = capsules.expand(*shape[:-1], -1).transpose(-3, -2)
     history = tuple(step.movedim(-3, -1) for step in agreements)
     return RoutingOutput(capsules.to(votes.dtype), history[-1], history if return_all_agreements else None)
@@ -312,7 +317,7 @@ def uniform_capsules(votes: Tensor, mask: Tensor | None = None) -> Tensor:
     """
     v, real = _by_capsule(votes, mask)
     with _no_autocast(votes):
-        return squash((real / v.shape[-3]).expand(*v.shape[:-2], 1, v.shape[-2]) @ v)
+        return _squash((real / v.shape[-3]).expand(*v.shape[:-2], 1, v.shape[-2]) @ v)
 
 
 def guided_classifier(
@@ -449,7 +454,7 @@ def sequence_routing(
     positions, children = (None if x is None else _bounded(x) for x in (parent_positions, child_scores))
     real = _as_weights(first, mask).unsqueeze(-1)
     words = real.sum(dim=-2, keepdim=True).clamp_min(1)
-    bound = squash if balanced else _unchanged
+    bound = _squash if balanced else _unchanged
     agreement = (real / first.shape[-2]).expand(first.shape[:-1])
     agreements = []
     with _no_autocast(first):
@@ -457,7 +462,7 @@ def sequence_routing(
         for iteration in range(num_iterations):
             message = steps[iteration]
             agreements.append(agreement)
-            capsules = squash((agreement.unsqueeze(-1) * message).sum(dim=-3))
+            capsules = _squash((agreement.unsqueeze(-1) * message).sum(dim=-3))
             if iteration + 1 < num_iterations:
                 scored = capsules if positions is None else capsules + positions
                 if parent_scores is None or children is None:
@@ -465,42 +470,54 @@ def sequence_routing(
                 else:
                     logits = logits + bound(children) @ bound(_bounded(parent_scores(scored))).mT
                 shared = (logits * real).sum(dim=-2, keepdim=True) / words if balanced else 0.0
-                agreement = _bounded_gradient((logits - shared).softmax(dim=-1) * real)
+                agreement = (logits - shared).softmax(dim=-1) * real
     history = tuple(agreements) if return_all_agreements else None
     return RoutingOutput(capsules.to(first.dtype), agreements[-1], history)
 
 
 class _Limited(torch.autograd.Function):
-    """The tensor in the inner dtype; its gradient, within a limit, in its own."""
+    """The tensor in the inner dtype with numbers within one limit; its gradient, within another, in its own dtype."""
 
     @staticmethod
-    def forward(ctx, inputs: Tensor, limit: float) -> Tensor:
-        ctx.dtype, ctx.limit = inputs.dtype, limit
-        dtype = inner_dtype(inputs.dtype)
-        return inputs.view_as(inputs) if inputs.dtype == dtype else inputs.to(dtype)
+    def forward(ctx, inputs: Tensor, largest: float, steepest: float) -> Tensor:
+        ctx.dtype, ctx.steepest = inputs.dtype, steepest
+        return _limited(inputs, largest)
 
     @staticmethod
-    def backward(ctx, grad: Tensor) -> tuple[Tensor, None]:
-        return grad.clamp(-ctx.limit, ctx.limit).to(ctx.dtype), None
+    def backward(ctx, grad: Tensor) -> tuple[Tensor, None, None]:
+        if ctx.steepest < math.inf:
+            grad = grad.clamp(-ctx.steepest, ctx.steepest)
+        return grad.to(ctx.dtype), None, None
 
 
-def _widened(inputs: Tensor) -> Tensor:
-    """The inputs in the inner dtype, whose gradient is within float16's range if they are float16."""
-    if inputs.dtype == torch.float16 and inputs.requires_grad and torch.is_grad_enabled():
-        return _Limited.apply(inputs, torch.finfo(torch.float16).max)
-    return inputs.to(inner_dtype(inputs.dtype))
+def _limited(inputs: Tensor, largest: float) -> Tensor:
+    if inputs.dtype != inner_dtype(inputs.dtype):
+        wide = inputs.to(inner_dtype(inputs.dtype))
+        return wide.clamp_(-largest, largest) if largest < math.inf else wide
+    return inputs.clamp(-largest, largest) if largest < math.inf else inputs.view_as(inputs)
+
+
+def _widened(inputs: Tensor, largest: float = math.inf) -> Tensor:
+    """The inputs in the inner dtype; the gradient of float16 ends at its largest number."""
+    half = inputs.dtype == torch.float16
+    # which float16 does not reach
+    largest = math.inf if half else largest
+    if not half and largest == math.inf:
+        return inputs.to(inner_dtype(inputs.dtype))
+    if inputs.requires_grad and torch.is_grad_enabled():
+        return _Limited.apply(inputs, largest, torch.finfo(torch.float16).max if half else math.inf)
+    return _limited(inputs, largest)
 
 
 def _bounded(votes: Tensor) -> Tensor:
-    """The votes in the inner dtype, none of them beyond LARGEST, which float16 does not reach."""
-    wide = _widened(votes)
-    return wide if votes.dtype == torch.float16 else wide.clamp(-LARGEST, LARGEST)
+    """The votes in the inner dtype, none of them beyond LARGEST. Their gradients pass as they are."""
+    return _widened(votes, LARGEST)
 
 
 def _bounded_gradient(inputs: Tensor) -> Tensor:
     """The inputs, through which no gradient beyond STEEPEST goes back."""
     if inputs.requires_grad and torch.is_grad_enabled():
-        return _Limited.apply(inputs, STEEPEST)
+        return _Limited.apply(inputs, math.inf, STEEPEST)
     return inputs
 
 
@@ -534,7 +551,7 @@ def _group_capsules(weights: Tensor, votes: Tensor, group_sizes: Sequence[int]) 
         ],
         dim=-3,
     )
-    return squash(per_capsule @ votes).transpose(-3, -2)
+    return _squash(per_capsule @ votes).transpose(-3, -2)
 
 
 def _no_autocast(votes: Tensor) -> torch.autocast:

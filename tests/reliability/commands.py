@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -14,6 +15,8 @@ import torch
 
 ROOT = Path(__file__).resolve().parents[2]
 REPO = "user/tiny"
+# in every workplace
+CACHE = "cache"
 # Fields of records that hold times, speeds, or how much of the work the last process did; all others are compared.
 TIMES = frozenset(
     {
@@ -48,13 +51,11 @@ class Command:
 
     Attributes:
         line: "train" or a command of `python -m hf_capsule_mt`, and its arguments, relative to the folder.
-        outputs: the files and folders that are compared.
         prepare: puts what the command needs into the folder.
         uploads: it needs the Hub, whose repository is compared too.
     """
 
     line: str
-    outputs: tuple[str, ...]
     prepare: Callable[[Path, Materials], None]
     uploads: bool = False
     argv: list[str] = field(init=False)
@@ -103,42 +104,38 @@ def _copy_end_of_training(folder: Path, materials: Materials) -> None:
 
 
 COMMANDS = {
-    "train": Command(TRAIN, ("run",), lambda folder, materials: None),
+    "train": Command(TRAIN, lambda folder, materials: None),
     "average": Command(
         TRAIN.replace("--save_total_limit 3", "--save_total_limit 4 --average_checkpoints 3"),
-        ("run",),
         _copy_end_of_training,
     ),
     "distill": Command(
         "distill --teacher_name_or_path model --output_prefix runs/out --data_dir . --source_lang en --target_lang de "
         "--train_file text --num_beams 2 --max_tokens_per_batch 36",
-        ("runs",),
         _write_text,
     ),
-    "translate": Command(
-        "translate model text.en --output made/out.de --window 2 --num_beams 2", ("made",), _write_text
-    ),
-    "score": Command(
-        "score model text.en text.de --output made/scores.txt --window 2 --per_token", ("made",), _write_text
-    ),
+    "translate": Command("translate model text.en --output made/out.de --window 2 --num_beams 2", _write_text),
+    "score": Command("score model text.en text.de --output made/scores.txt --window 2 --per_token", _write_text),
     "report": Command(
         "report model capsules --names plain capsules --source text.en --reference text.de --output report "
         "--num_beams 2 --examples 2 --no_speed",
-        ("report",),
         _link_systems,
     ),
-    "convert": Command("convert model converted --aggregation em_routing --num_capsules 13", ("converted",), _link_model),
-    "publish": Command(f"publish run {REPO} --card cards/tiny.yaml --tag v1.0", ("run/hub",), _copy_run, uploads=True),
+    "convert": Command("convert model converted --aggregation em_routing --num_capsules 13", _link_model),
+    "publish": Command(f"publish run {REPO} --card cards/tiny.yaml --tag v1.0", _copy_run, uploads=True),
 }
 
 
-def files(folder: Path, outputs: tuple[str, ...]) -> dict[str, Any]:
-    """Every output file by its path, as something to compare: bytes, records without times, unpickled states."""
+def files(folder: Path) -> dict[str, Any]:
+    """Every file of a workplace by its path, as something to compare: bytes, records without times, unpickled states.
+
+    The cache of encoded text, which may hold more after an interruption, and what links lead to are left out.
+    """
     found = {}
-    for output in outputs:
-        for path in sorted((folder / output).rglob("*")):
-            if path.is_file():
-                found[str(path.relative_to(folder))] = content(path)
+    for parent, folders, names in os.walk(folder):
+        if Path(parent) == folder:
+            folders[:] = [name for name in folders if name != CACHE]
+        found |= {str((Path(parent) / name).relative_to(folder)): content(Path(parent) / name) for name in names}
     return found
 
 

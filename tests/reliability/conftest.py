@@ -16,6 +16,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent / "hub")]
 from commands import COMMANDS, Materials
 from fork_server import Server
 from harness import Harness
+
 from loopback import LoopbackHub
 
 RESULTS = ROOT / "results" / "grammar" / "em_routing.json"

@@ -106,6 +106,7 @@ class Server:
 def _import_everything() -> None:
     """All that the commands import, so that no child has to."""
     import accelerate
+    import commands
     import datasets
     import matplotlib.pyplot
     import sacrebleu
@@ -123,7 +124,7 @@ def _import_everything() -> None:
     import hf_capsule_mt.training.run
     import hf_capsule_mt.training.setup
 
-    for module in (accelerate, datasets, matplotlib.pyplot, sacrebleu, sklearn.linear_model, transformers):
+    for module in (commands, accelerate, datasets, matplotlib.pyplot, sacrebleu, sklearn.linear_model, transformers):
         assert module
     hf_capsule_mt.register()
     torch.set_num_threads(1)
@@ -134,7 +135,7 @@ def _child(request: dict, report: int) -> None:
     import tempfile
 
     import datasets
-
+    from commands import CACHE
     from file_events import FileEvents
 
     status, events = 1, None
@@ -142,7 +143,7 @@ def _child(request: dict, report: int) -> None:
         folder = Path(request["folder"])
         os.chdir(folder)
         tempfile.tempdir = str(folder.parent)
-        datasets.config.HF_DATASETS_CACHE = folder / "cache"
+        datasets.config.HF_DATASETS_CACHE = folder / CACHE
         name, *arguments = request["command"]
         if request["file_size"] is not None:
             # without the signal, writing fails as on a full disk

@@ -15,6 +15,7 @@ from typing import Any
 
 from commands import COMMANDS, REPO, Materials, files
 from fork_server import Outcome, Server
+
 from loopback import LoopbackHub
 
 
@@ -77,11 +78,12 @@ class Harness:
 
     def state(self, name: str, folder: Path) -> dict[str, Any]:
         """What a command has left: its files, and the Hub's."""
-        found = files(folder, COMMANDS[name].outputs)
+        found = files(folder)
         if COMMANDS[name].uploads and REPO in self.hub.repos:
             repo = self.hub.repos[REPO]
             found |= {f"Hub: {path}": content for path, content in repo.head.files.items()}
-            found |= {f"Hub: {path} at {tag}": content for tag in repo.tags for path, content in repo.find(tag).files.items()}
+            for tag in repo.tags:
+                found |= {f"Hub: {path} at {tag}": content for path, content in repo.find(tag).files.items()}
         return found
 
     def reference(self, name: str) -> Reference:
@@ -111,9 +113,15 @@ class Harness:
             second = self.run(name, folder)
             # a kill between the last file and the end leaves everything done, which the command says
             finished = second.status == 2 and "already" in second.output and difference(left, expected) == []
-            assert second.status == 0 or finished, f"{kill}: {second.output[-2000:]}"
-            assert difference(self.state(name, folder), expected) == [], str(kill)
+            assert second.status == 0 or finished, tail(second.output)
+            differing = difference(self.state(name, folder), expected)
+            assert not differing, "; ".join(differing)
         return first
+
+
+def tail(output: str) -> str:
+    """The end of what a command printed."""
+    return "\n".join(output.strip().splitlines()[-6:])
 
 
 def difference(found: dict[str, Any], expected: dict[str, Any]) -> list[str]:

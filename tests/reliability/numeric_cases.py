@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,6 +32,16 @@ class Case:
         return f"{self.function}, {str(self.dtype).removeprefix('torch.')}, seed {self.seed}"
 
 
+@dataclass(frozen=True)
+class Result:
+    """What a function returned: capsules, and the assignment, which sums to one over a dimension where it is real."""
+
+    capsules: Tensor
+    agreement: Tensor | None = None
+    over: int = -1
+    mask: Tensor | None = None
+
+
 class Inputs:
     """Random tensors of extreme sizes and patterns; `leaves` are those that get gradients."""
 
@@ -45,9 +55,7 @@ class Inputs:
         """A dimension; 1 is frequent."""
         return self.random.choice((1, 1, 2, 3, 5, 7))
 
-    def tensor(
-        self, name: str, *shape: int, largest: float | None = None, dtype: torch.dtype | None = None
-    ) -> Tensor:
+    def tensor(self, name: str, *shape: int, largest: float | None = None, dtype: torch.dtype | None = None) -> Tensor:
         """A leaf of a random size and pattern."""
         dtype = dtype or self.dtype
         bound = min(LARGEST[dtype], largest or float("inf"))
@@ -72,24 +80,25 @@ class Inputs:
         self.leaves[name] = leaf
         return leaf
 
-    def mask(self, *shape: int) -> Tensor | None:
-        """None, or a mask with real words in every sentence: all, some, or one; some sentences may have none."""
+    def mask(self, sentences: int, words: int) -> Tensor | None:
+        """None, or a mask of sentences whose words are all real, or some, or one, or none of them."""
         kind = self.random.choice(("none", "all", "some", "one", "padding"))
         if kind == "none":
             return None
-        lengths = {"all": shape[-1], "one": 1, "padding": 0}
-        mask = torch.zeros(shape, dtype=torch.bool)
-        for row in mask.flatten(0, -2) if len(shape) > 1 else [mask]:
-            row[: lengths.get(kind, self.random.randint(1, shape[-1]))] = True
+        lengths = {"all": words, "one": 1, "padding": 0}
+        mask = torch.zeros(sentences, words, dtype=torch.bool)
+        for row in mask:
+            row[: lengths.get(kind, self.random.randint(1, words))] = True
         return mask
 
 
-def _dynamic_routing(inputs: Inputs) -> Any:
+def _dynamic_routing(inputs: Inputs) -> Result:
     shape = [inputs.size() for _ in range(4)]
-    return routing.dynamic_routing(inputs.tensor("votes", *shape), inputs.random.randint(1, 4))
+    out = routing.dynamic_routing(inputs.tensor("votes", *shape), inputs.random.randint(1, 4))
+    return Result(out.capsules, out.agreement)
 
 
-def _em_routing(inputs: Inputs) -> Any:
+def _em_routing(inputs: Inputs) -> Result:
     b, num_in, num_out, size = (inputs.size() for _ in range(4))
     votes = inputs.tensor("votes", b, num_in, num_out, size)
     activations = inputs.tensor("activations", b, num_in, largest=1.0)
@@ -97,49 +106,58 @@ def _em_routing(inputs: Inputs) -> Any:
         activations.abs_()
     schedule = routing.inverse_temperature_schedule(inputs.random.randint(1, 4))
     betas = [inputs.tensor(name, num_out, largest=1e4) for name in ("beta_a", "beta_mu")]
-    return routing.em_routing(votes, activations, *betas, schedule)
+    out = routing.em_routing(votes, activations, *betas, schedule)
+    return Result(out.capsules, out.agreement)
 
 
-def _guided_dynamic_routing(inputs: Inputs) -> Any:
+def _guided_dynamic_routing(inputs: Inputs) -> Result:
     b, s, t, n, size, hidden = (inputs.size() for _ in range(6))
-    return routing.guided_dynamic_routing(
+    mask = inputs.mask(b, s)
+    out = routing.guided_dynamic_routing(
         inputs.tensor("votes", b, s, n, size),
         inputs.tensor("vote_terms", b, s, n, hidden),
         inputs.tensor("state_terms", b, t, hidden),
         inputs.tensor("capsule_weight", hidden, size, largest=1e4),
         inputs.tensor("score_weight", hidden, largest=1e4),
         inputs.random.randint(1, 4),
-        inputs.mask(b, s),
+        mask,
     )
+    return Result(out.capsules, out.agreement, mask=None if mask is None else mask[:, None].expand(b, t, s))
 
 
-def _guided_classifier(inputs: Inputs) -> Any:
+def _guided_classifier(inputs: Inputs) -> Result:
     b, s, t, size, hidden = (inputs.size() for _ in range(5))
     group_sizes = [inputs.size() for _ in range(2)]
-    return routing.guided_classifier(
+    mask = inputs.mask(b, s)
+    out = routing.guided_classifier(
         inputs.tensor("votes", b, s, sum(group_sizes), size),
         inputs.tensor("keys", b, s, hidden),
         inputs.tensor("state_terms", b, t, hidden),
         inputs.tensor("score_weight", inputs.random.randint(2, 3), hidden, largest=1e4),
         group_sizes,
-        inputs.mask(b, s),
+        mask,
     )
+    return Result(out.capsules, out.agreement, mask=None if mask is None else mask[:, None].expand(b, t, s))
 
 
-def _guided_attention(inputs: Inputs) -> Any:
+def _guided_attention(inputs: Inputs) -> Result:
     b, s, t, size, hidden = (inputs.size() for _ in range(5))
     group_sizes = [inputs.size() for _ in range(2)]
-    return routing.guided_attention(
+    mask = inputs.mask(b, s)
+    out = routing.guided_attention(
         inputs.tensor("votes", b, s, sum(group_sizes), size),
         inputs.tensor("keys", b, s, 2, hidden),
         inputs.tensor("state_terms", b, t, 2, hidden),
         inputs.tensor("score_weight", 2, hidden, largest=1e4),
         group_sizes,
-        inputs.mask(b, s),
+        mask,
     )
+    # sentences without words have no weights
+    has_words = None if mask is None else mask.any(-1)[:, None, None].expand(b, t, 2)
+    return Result(out.capsules, out.agreement, over=-2, mask=has_words)
 
 
-def _sequence_routing(inputs: Inputs) -> Any:
+def _sequence_routing(inputs: Inputs) -> Result:
     b, s, m, size, g = (inputs.size() for _ in range(5))
     iterations = inputs.random.randint(1, 4)
     messages = [inputs.tensor(f"messages {t}", b, s, m, size) for t in range(iterations)]
@@ -151,14 +169,16 @@ def _sequence_routing(inputs: Inputs) -> Any:
         weight = inputs.tensor("parent weight", g, size, largest=1e4, dtype=torch.float32)
         options["child_scores"] = inputs.tensor("child_scores", b, s, g)
         options["parent_scores"] = lambda capsules: capsules @ weight.mT
-    return routing.sequence_routing(messages, iterations, inputs.mask(b, s), **options)
+    mask = inputs.mask(b, s)
+    out = routing.sequence_routing(messages, iterations, mask, **options)
+    return Result(out.capsules, out.agreement, mask=mask)
 
 
-def _squash(inputs: Inputs) -> Any:
-    return routing.squash(inputs.tensor("inputs", inputs.size(), inputs.size()))
+def _squash(inputs: Inputs) -> Result:
+    return Result(routing.squash(inputs.tensor("inputs", inputs.size(), inputs.size())))
 
 
-FUNCTIONS: dict[str, Callable[[Inputs], Any]] = {
+FUNCTIONS: dict[str, Callable[[Inputs], Result]] = {
     "dynamic_routing": _dynamic_routing,
     "em_routing": _em_routing,
     "guided_dynamic_routing": _guided_dynamic_routing,
@@ -167,3 +187,22 @@ FUNCTIONS: dict[str, Callable[[Inputs], Any]] = {
     "sequence_routing": _sequence_routing,
     "squash": _squash,
 }
+
+
+def faults(case: Case) -> list[str]:
+    """Runs a case forward and backward; what is not finite, and assignments that do not sum to one."""
+    inputs = Inputs(case)
+    result = FUNCTIONS[case.function](inputs)
+    found = [] if result.capsules.isfinite().all() else ["capsules"]
+    total = (result.capsules.float() * torch.randn(result.capsules.shape, generator=inputs.generator)).sum()
+    if result.agreement is not None:
+        if not result.agreement.isfinite().all():
+            found.append("agreement")
+        sums = result.agreement.sum(dim=result.over)
+        expected = torch.ones_like(sums) if result.mask is None else result.mask.to(sums.dtype)
+        if not torch.allclose(sums, expected, atol=1e-5):
+            found.append("sum of the agreement")
+        total = total + (result.agreement * torch.randn(result.agreement.shape, generator=inputs.generator)).sum()
+    total.backward()
+    gradients = {name: leaf.grad for name, leaf in inputs.leaves.items() if leaf.grad is not None}
+    return found + [f"gradient of {name}" for name, grad in gradients.items() if not grad.isfinite().all()]
