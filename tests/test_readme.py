@@ -55,6 +55,11 @@ def test_conversion(workplace, capsys):
     assert '"model_type": "capsule-marian"' in (workplace / "my-capsule-model" / "config.json").read_text()
 
 
+def test_lora(workplace, capsys):
+    trainable, total = (int(n.replace(",", "")) for n in re.findall(r"params: ([\d,]+)", run("lora", capsys)))
+    assert 0 < trainable < total
+
+
 def test_reading_agreements(workplace, capsys):
     assert re.search(r"^3 torch\.Size\(\[1, \d+, 2, 12\]\)$", run("agreements", capsys), re.M)
 
@@ -69,7 +74,7 @@ def test_recurrent_models(workplace, capsys):
 
 
 def test_every_code_block_is_tested():
-    here = {"translate", "convert", "agreements", "guided", "recurrent"}
+    here = {"translate", "convert", "agreements", "guided", "lora", "recurrent"}
     # those of published models are tested where there is a Hub: tests/hub/test_documentation.py
     assert set(CODE) == here | {"published", "finetune", "pipeline"}
     assert README.count("```python") == len(CODE)

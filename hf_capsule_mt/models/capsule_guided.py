@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from transformers import initialization as init
 from transformers.activations import ACT2FN
 
-from .capsule_layers import CapsuleLinear, InitialisesItself
-from .capsule_losses import bag_of_words_loss, content_agreement_loss
+from .capsule_layers import CapsuleLinear, CapsuleMatrix, InitialisesItself
+from .capsule_losses import bag_of_words_logits_loss, bag_of_words_loss, content_agreement_loss
 from .capsule_routing import (
     RoutingOutput,
     guided_attention,
@@ -80,6 +80,15 @@ class GuidedSource(nn.Module):
         return inputs.unflatten(-1, (-1, self.capsule_size)).transpose(1, 2).contiguous()
 
 
+def is_plain_projection(head: nn.Module) -> bool:
+    """Whether a projection is a plain matrix product, whose weight may be read in place of a call.
+
+    Not so where an adapter, a quantised layer, a hook or a replaced forward (offloading) stands in its place.
+    """
+    hooked = "forward" in vars(head) or head._forward_hooks or head._forward_pre_hooks
+    return type(head) is nn.Linear and head.bias is None and not hooked
+
+
 class GuidedOutput(NamedTuple):
     """What a guided head computes for every decoding step.
 
@@ -131,7 +140,7 @@ class GuidedHead(InitialisesItself, nn.Module):
             # z has dimensions of unit size, a capsule has a length of about one
             std = 1 / math.sqrt(width * size)
             self.bca_proj = nn.ModuleDict(
-                {bag: CapsuleLinear(width, features, std, bias_value=None) for bag, features in capsules.items()}
+                {bag: CapsuleMatrix(width, features, std) for bag, features in capsules.items()}
             )
 
     def init_weights(self) -> None:
@@ -164,7 +173,7 @@ class GuidedHead(InitialisesItself, nn.Module):
         return agreement
 
     def losses(
-        self, guided: GuidedOutput, states: Tensor, labels: Tensor, output_embedding: Tensor
+        self, guided: GuidedOutput, states: Tensor, labels: Tensor, output_projection: nn.Module
     ) -> dict[str, Tensor]:
         """The guided losses that have a weight, unweighted sums over the target positions.
 
@@ -172,7 +181,8 @@ class GuidedHead(InitialisesItself, nn.Module):
             guided: from forward.
             states: z, [B, T, d].
             labels: [B, T]; -100 is ignored.
-            output_embedding: E, [V, d], shared with the output projection.
+            output_projection: of the model, [..., d] -> [..., V], whose weight E is shared; called as it is where
+                it is anything but a plain `nn.Linear`.
 
         Returns:
             "bow_loss" and "bca_loss", as far as configured.
@@ -180,14 +190,18 @@ class GuidedHead(InitialisesItself, nn.Module):
         groups = {"past": guided.past, "future": guided.future}
         losses = {}
         if self.bow_proj is not None:
-            bags = [
-                bag_of_words_loss(self.bow_contents(bag, capsules), output_embedding, labels, bag)
-                for bag, capsules in groups.items()
-            ]
+            plain = is_plain_projection(output_projection)
+            bags = []
+            for bag, capsules in groups.items():
+                contents = self.bow_contents(bag, capsules)
+                if plain:
+                    bags.append(bag_of_words_loss(contents, cast(nn.Linear, output_projection).weight, labels, bag))
+                else:
+                    bags.append(bag_of_words_logits_loss(output_projection(contents), labels, bag))
             losses["bow_loss"] = torch.stack(bags).sum()
         if self.bca_proj is not None:
             sides = [
-                content_agreement_loss(capsules, states, cast(nn.Linear, self.bca_proj[bag]).weight, labels, bag)
+                content_agreement_loss(capsules, states, self.bca_proj[bag](), labels, bag)
                 for bag, capsules in groups.items()
             ]
             losses["bca_loss"] = torch.stack(sides).sum()
@@ -211,7 +225,7 @@ class RoutingHead(GuidedHead):
         if self.num_iterations > 1:
             self.state_proj = CapsuleLinear(width, size, 1 / math.sqrt(width), bias_value=None)
             # a capsule's length is about one, so its product has dimensions of unit size
-            self.capsule_proj = CapsuleLinear(size, size, 1.0, bias_value=None)
+            self.capsule_proj = CapsuleMatrix(size, size, 1.0)
             self.score_weight = nn.Parameter(torch.empty(size))
 
     def route(
@@ -224,7 +238,7 @@ class RoutingHead(GuidedHead):
             votes,
             keys.transpose(1, 2),
             self.state_proj(states),
-            self.capsule_proj.weight,
+            self.capsule_proj(),
             self.score_weight,
             self.num_iterations,
             mask,

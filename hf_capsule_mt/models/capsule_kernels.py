@@ -63,11 +63,13 @@ def in_pieces(
         [M, ...].
     """
     inputs = (*by_row, *shared)
+    if is_plain():
+        return core(*inputs, *options)
     first = by_row[0]
     bound = VOTE_ELEMENTS_CPU if first.device.type == "cpu" else VOTE_ELEMENTS
     size = max(1, bound // max(1, first[:1].numel()))
     training = _wanted(*inputs)
-    if is_plain() or first.shape[0] <= size or (training and first.numel() < COMPILED_VOTES):
+    if first.shape[0] <= size or (training and first.numel() < COMPILED_VOTES):
         return core(*inputs, *options)
     run = _compiled(core) if training else core
     return _Pieces.apply(run, options, size, training, len(by_row), *inputs)
@@ -86,7 +88,7 @@ def additive_scores(queries: Tensor, keys: Tensor, weight: Tensor) -> Tensor:
     Returns:
         [..., T, S, G].
     """
-    if _plain:
+    if is_plain():
         return (queries.unsqueeze(-2) + keys.unsqueeze(-3)).tanh() @ weight.mT
     q, k = (tensor.reshape(-1, *tensor.shape[-2:]) for tensor in (queries, keys))
     # autograd's bookkeeping would cost a step of decoding as much as the scores themselves
@@ -112,7 +114,7 @@ def weighted_log_normaliser(contents: Tensor, embedding: Tensor, weights: Tensor
     dtype = torch.float32 if contents.dtype == torch.float16 else contents.dtype
     contents, embedding = contents.to(dtype), embedding.to(dtype)
     with torch.autocast(contents.device.type, enabled=False):
-        if _plain:
+        if is_plain():
             return (weights * (contents @ embedding.mT).to(weights.dtype).logsumexp(dim=-1)).sum()
         return _VocabularyLoss.apply(contents, embedding, None, weights, None, 0.0, _wanted(contents, embedding))[0]
 

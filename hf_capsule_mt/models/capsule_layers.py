@@ -47,6 +47,30 @@ class CapsuleLinear(InitialisesItself, nn.Linear):
             init.constant_(self.bias, self.bias_value)
 
 
+class CapsuleMatrix(InitialisesItself, nn.Module):
+    """A matrix that enters a formula as it is, with a normal start of a given standard deviation.
+
+    Calling it returns it: what loads weights for a call (offloading) reaches it, and what replaces maps by others
+    (adapters, quantisation), which would not, leaves it alone. In a checkpoint it is like a `CapsuleLinear`.
+    """
+
+    def __init__(self, in_features: int, out_features: int, weight_std: float) -> None:
+        super().__init__()
+        self.weight_std = weight_std
+        self.weight = nn.Parameter(torch.empty(out_features, in_features))
+        # draws as nn.Linear does, here and below, so that one seed gives one model whichever of the two is used
+        nn.init.kaiming_uniform_(self.weight, a=math.sqrt(5))
+
+    def forward(self) -> Tensor:
+        """Returns the matrix, [out, in]."""
+        return self.weight
+
+    def init_weights(self) -> None:
+        # transformers draws the weight of an nn.Linear once before the module itself does
+        init.normal_(self.weight)
+        init.normal_(self.weight, std=self.weight_std)
+
+
 class LayerFeedForward(nn.Module):
     """L distinct feed-forward networks, one per layer, with one hidden layer each.
 

@@ -49,6 +49,32 @@ def bag_of_words_loss(contents: Tensor, output_embedding: Tensor, labels: Tensor
     return normaliser - (score * counted).sum()
 
 
+def bag_of_words_logits_loss(logits: Tensor, labels: Tensor, bag: str) -> Tensor:
+    """`bag_of_words_loss` from the logits, for output projections whose matrix cannot be read.
+
+    Args:
+        logits: E . W_BOW Omega_t, [B, T, V].
+        labels: y, [B, T]; -100 is ignored.
+        bag: "past" or "future".
+
+    Returns:
+        Scalar, in float32 (float64 for float64 logits).
+
+    Raises:
+        ValueError: if there is no such bag.
+    """
+    dtype = inner_dtype(logits.dtype)
+    real, steps = labels != -100, labels.shape[1]
+    # pairs [B, T, T] of a step and a word of its bag
+    pairs = torch.ones(steps, steps, dtype=torch.bool, device=labels.device)
+    pairs = (pairs.tril(-1) if _is_past(bag) else pairs.triu()) & real.unsqueeze(1)
+    words = labels.clamp_min(0).unsqueeze(1).expand(-1, steps, -1)
+    logits = logits.to(dtype)
+    count = pairs.sum(dim=-1)
+    score = (logits.gather(-1, words) * pairs).sum(dim=-1) / count.clamp_min(1)
+    return ((logits.logsumexp(dim=-1) - score) * (real & (count > 0))).sum()
+
+
 def content_agreement_loss(capsules: Tensor, states: Tensor, projection: Tensor, labels: Tensor, bag: str) -> Tensor:
     """L_BCA of one group: its capsules agree with the mean of the decoder states of their side.
 
@@ -77,6 +103,10 @@ def content_agreement_loss(capsules: Tensor, states: Tensor, projection: Tensor,
 
 def _bag_sum(values: Tensor, bag: str) -> Tensor:
     """Sums over positions 1..t ("past") or t..T ("future"). values: [B, T, ...]."""
+    return values.cumsum(dim=1) if _is_past(bag) else values.flip(1).cumsum(dim=1).flip(1)
+
+
+def _is_past(bag: str) -> bool:
     if bag not in ("past", "future"):
         raise ValueError(f"bag must be 'past' or 'future', not '{bag}'")
-    return values.cumsum(dim=1) if bag == "past" else values.flip(1).cumsum(dim=1).flip(1)
+    return bag == "past"

@@ -37,6 +37,14 @@ class LSTM(InitialisesItself, nn.LSTM):
         Returns:
             h of every step [B, T, hidden], and h and c after the last one, [B, hidden] each.
         """
+        if inputs.device.type != "cpu":
+            return self._run(inputs, state)
+        # oneDNN has LSTMs of low precision for some CPUs only: autocast must not decide whether a model runs
+        with torch.autocast("cpu", enabled=False):
+            dtype = self.weight_hh_l0.dtype
+            return self._run(inputs.to(dtype), None if state is None else (state[0].to(dtype), state[1].to(dtype)))
+
+    def _run(self, inputs: Tensor, state: State | None) -> tuple[Tensor, State]:
         if inputs.shape[1] == 1 and not self.training:
             # a step of decoding: the fused kernels arrange the weights anew in every call, which costs more than the
             # step itself
@@ -149,7 +157,7 @@ class SimpleMemory(nn.Module):
         positions = torch.arange(mask.shape[1], device=mask.device)
         first = torch.where(mask, positions, mask.shape[1] - 1).amin(dim=1)
         last = torch.where(mask, positions, 0).amax(dim=1)
-        rows = torch.arange(len(states), device=states.device)
+        rows = torch.arange(states.shape[0], device=states.device)
         vectors = [
             states.masked_fill(~real, torch.finfo(states.dtype).min).amax(dim=1),
             (states * real).sum(dim=1) / real.sum(dim=1).clamp_min(1),
@@ -197,10 +205,10 @@ class CapsuleMemory(nn.Module):
         Returns:
             C [B, M, d] and, if asked for, alpha_ij of every iteration, R tensors [B, S, M].
         """
-        rows = len(states)
-        if states.device.type == "cpu" and not is_plain():
-            rows = max(1, MESSAGE_ELEMENTS_CPU // max(1, states.shape[1] * self.message_proj.out_features))
-        if len(states) <= rows:
+        if is_plain() or states.device.type != "cpu":
+            return self._route(states, mask, output_agreements)
+        rows = max(1, MESSAGE_ELEMENTS_CPU // max(1, states.shape[1] * self.message_proj.out_features))
+        if states.shape[0] <= rows:
             return self._route(states, mask, output_agreements)
         pieces = [
             self._route(*piece, output_agreements) for piece in zip(states.split(rows), mask.split(rows), strict=True)

@@ -4,6 +4,7 @@ Each mixin stands before the parent's class in the bases, so that one implementa
 like Marian: `class CapsuleMarianEncoder(AggregatingStackMixin, MarianEncoder)`.
 """
 
+import copy
 import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -19,7 +20,7 @@ from transformers.modeling_outputs import (
 )
 from transformers.utils.output_capturing import maybe_install_capturing_hooks
 
-from .capsule_guided import GuidedOutput, GuidedSource
+from .capsule_guided import GuidedOutput, GuidedSource, is_plain_projection
 from .capsule_kernels import cross_entropy, linear_cross_entropy
 from .capsule_layers import InitialisesItself, LayerAggregation
 
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from .pipeline_translation import TranslationPipeline  # noqa: F401
 
 Agreements = tuple[torch.FloatTensor, ...]
+# where the hooks that collect the outputs of layers are from
+CAPTURE_MODULE = maybe_install_capturing_hooks.__module__
 
 
 @dataclass
@@ -54,6 +57,7 @@ class CapsuleEncoderOutput(BaseModelOutput):
 
 # a constant, as torch.compile does not look into dataclasses
 ENCODER_FIELDS = tuple(field.name for field in dataclasses.fields(CapsuleEncoderOutput))
+GUIDED_FIELDS = ("guided_votes", "guided_keys", "guided_capsules")
 
 
 @dataclass
@@ -65,7 +69,7 @@ class CapsuleDecoderOutput(BaseModelOutputWithPastAndCrossAttentions):
 
 @dataclass
 class CapsuleSeq2SeqModelOutput(Seq2SeqModelOutput):
-    """Model output with the agreements of both stacks and what guided routing needs of the source."""
+    """Model output with the agreements of both stacks; for the head, also what guided routing needs of the source."""
 
     encoder_agreements: Agreements | None = None
     decoder_agreements: Agreements | None = None
@@ -110,6 +114,14 @@ class CapsulePreTrainedMixin:
         if isinstance(module, InitialisesItself):
             module.init_weights()
 
+    def save_pretrained(self, *args: Any, **kwargs: Any) -> None:
+        """As in transformers; where the code is saved too, AutoModel finds the model without its head in it."""
+        if self._auto_class is not None:
+            base = type(self.base_model)
+            name = f"{base.__module__.rpartition('.')[-1]}.{base.__name__}"
+            self.config.auto_map = {**(getattr(self.config, "auto_map", None) or {}), "AutoModel": name}
+        super().save_pretrained(*args, **kwargs)
+
 
 class AggregatingStackMixin(CapsulePreTrainedMixin):
     """An encoder or decoder whose output is the aggregate of its layers (Dou et al. 2019).
@@ -128,6 +140,17 @@ class AggregatingStackMixin(CapsulePreTrainedMixin):
             # post_init ran in the parent's __init__, before this module existed
             self.post_init()
             # installed now, not at the first call: hooks cannot be installed while torch.compile traces
+            maybe_install_capturing_hooks(self)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What pickle and copy.deepcopy keep: everything but the capture hooks, which are functions without a name."""
+        state = self.__dict__ | {"_modules": {n: _without_capture_hooks(m) for n, m in self._modules.items()}}
+        state.pop("_output_capturing_hooks_installed", None)
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        if self.aggregation is not None:
             maybe_install_capturing_hooks(self)
 
     def forward(self, *args: Any, output_agreements: bool | None = None, **kwargs: Any):
@@ -188,8 +211,8 @@ class AggregatingEncoderMixin(AggregatingStackMixin):
         """The output with everything else that depends on the source alone; what it has already is left as it is."""
         if self.guided_source is None or getattr(outputs, "guided_votes", None) is not None:
             return outputs
-        mask = None if attention_mask is None else attention_mask.bool()
-        votes, keys, capsules = self.guided_source(outputs.last_hidden_state, mask)
+        states = outputs.last_hidden_state
+        votes, keys, capsules = self.guided_source(states, source_mask(attention_mask, states.shape[1]))
         return extend_output(outputs, guided_votes=votes, guided_keys=keys, guided_capsules=capsules)
 
 
@@ -198,6 +221,28 @@ class AggregatingDecoderMixin(AggregatingStackMixin):
 
     stack_name = "decoder"
     stack_output_class = CapsuleDecoderOutput
+
+
+def source_mask(attention_mask: Tensor | None, length: int) -> Tensor | None:
+    """attention_mask: [B, >= S], not 0 for a real source word. Returns [B, S], True for one; None without a mask.
+
+    Of a mask that is longer than the source, S positions count, as in the parents' attention.
+    """
+    return None if attention_mask is None else attention_mask[:, :length].bool()
+
+
+def _without_capture_hooks(module: nn.Module | None) -> nn.Module | None:
+    """The module itself, or a copy of it, with the same parameters, if it or a part of it has capture hooks."""
+    if module is None:
+        return None
+    parts = {name: _without_capture_hooks(part) for name, part in module._modules.items()}
+    hooks = {key: hook for key, hook in module._forward_hooks.items() if hook.__module__ != CAPTURE_MODULE}
+    if len(hooks) == len(module._forward_hooks) and all(parts[n] is module._modules[n] for n in parts):
+        return module
+    twin = copy.copy(module)
+    twin._modules = parts
+    twin._forward_hooks = type(module._forward_hooks)(hooks)
+    return twin
 
 
 def extend_output(outputs: BaseModelOutput, **fields: Any) -> CapsuleEncoderOutput:
@@ -231,10 +276,14 @@ class CapsuleSeq2SeqModelMixin(CapsulePreTrainedMixin):
         decoder_inputs_embeds: Tensor | None = None,
         use_cache: bool | None = None,
         output_agreements: bool | None = None,
+        output_guided_source: bool = False,
         return_dict: bool | None = None,
         **kwargs: Any,
     ) -> CapsuleSeq2SeqModelOutput | tuple:
-        """Arguments as in the parent's forward; output_agreements as in the head's."""
+        """Arguments as in the parent's forward; output_agreements as in the head's.
+
+        output_guided_source (`bool`, *optional*): also return what the head's guided routing needs of the source.
+        """
         if decoder_input_ids is None and decoder_inputs_embeds is None:
             decoder_input_ids = self.default_decoder_input_ids(input_ids)
         if encoder_outputs is None:
@@ -273,9 +322,7 @@ class CapsuleSeq2SeqModelMixin(CapsulePreTrainedMixin):
             encoder_agreements=getattr(encoder_outputs, "agreements", None),
             decoder_agreements=getattr(decoder_outputs, "agreements", None),
             source_agreements=getattr(encoder_outputs, "source_agreements", None),
-            guided_votes=getattr(encoder_outputs, "guided_votes", None),
-            guided_keys=getattr(encoder_outputs, "guided_keys", None),
-            guided_capsules=getattr(encoder_outputs, "guided_capsules", None),
+            **{name: getattr(encoder_outputs, name, None) for name in GUIDED_FIELDS if output_guided_source},
         )
         return outputs.to_tuple() if return_dict is False else outputs
 
@@ -348,6 +395,7 @@ class CapsuleForConditionalGenerationMixin(CapsulePreTrainedMixin):
             decoder_inputs_embeds=decoder_inputs_embeds,
             use_cache=use_cache,
             output_agreements=output_agreements,
+            output_guided_source=self.guided_head is not None,
             **kwargs,
         )
         guided = self._guide(outputs, attention_mask)
@@ -361,7 +409,7 @@ class CapsuleForConditionalGenerationMixin(CapsulePreTrainedMixin):
         losses = {}
         if labels is not None:
             losses = self._losses(loss_sum, guided, outputs.last_hidden_state, labels, num_items_in_batch)
-        dropped = ("last_hidden_state", "guided_votes", "guided_keys", "guided_capsules")
+        dropped = ("last_hidden_state", *GUIDED_FIELDS)
         result = CapsuleSeq2SeqLMOutput(
             logits=logits,
             guided_assignment=assignment,
@@ -374,8 +422,8 @@ class CapsuleForConditionalGenerationMixin(CapsulePreTrainedMixin):
         """Guided routing on top of the decoder, if there is any."""
         if self.guided_head is None:
             return None
-        mask = None if attention_mask is None else attention_mask.bool()
         source = (outputs.guided_votes, outputs.guided_keys, outputs.guided_capsules)
+        mask = source_mask(attention_mask, outputs.guided_votes.shape[2])
         return self.guided_head(outputs.last_hidden_state, *source, mask)
 
     def _project(self, context: Tensor, labels: Tensor | None) -> tuple[Tensor, Tensor | None]:
@@ -386,8 +434,7 @@ class CapsuleForConditionalGenerationMixin(CapsulePreTrainedMixin):
         """
         head, bias = self.lm_head, getattr(self, "final_logits_bias", None)
         smoothing = float(self.config.label_smoothing)
-        plain = type(head) is nn.Linear and head.bias is None and "forward" not in vars(head)
-        if labels is not None and plain and not (head._forward_hooks or head._forward_pre_hooks):
+        if labels is not None and is_plain_projection(head):
             loss, logits = linear_cross_entropy(
                 context.flatten(0, 1), head.weight, None if bias is None else bias[0], labels.flatten(), smoothing
             )
@@ -413,7 +460,7 @@ class CapsuleForConditionalGenerationMixin(CapsulePreTrainedMixin):
         loss = loss_sum / num_items_in_batch
         if guided is None:
             return {"loss": loss}
-        sums = self.guided_head.losses(guided, states, labels, self.lm_head.weight)
+        sums = self.guided_head.losses(guided, states, labels, self.lm_head)
         if not sums:
             return {"loss": loss}
         parts = {name: total / num_items_in_batch for name, total in sums.items()}
@@ -448,7 +495,11 @@ class CapsuleForConditionalGenerationMixin(CapsulePreTrainedMixin):
             ValueError: if the model was built without the bag-of-words loss.
         """
         outputs = self.model(
-            input_ids, attention_mask=attention_mask, decoder_input_ids=decoder_input_ids, use_cache=False
+            input_ids,
+            attention_mask=attention_mask,
+            decoder_input_ids=decoder_input_ids,
+            use_cache=False,
+            output_guided_source=True,
         )
         guided = self._guide(outputs, attention_mask)
         if guided is None:
@@ -476,14 +527,13 @@ class CapsuleForConditionalGenerationMixin(CapsulePreTrainedMixin):
         source = inputs if inputs is not None else kwargs.get("input_ids")
         if source is None:
             raise ValueError("generate(output_agreements=True) needs input_ids, not embeddings or encoder outputs")
-        if kwargs.get("attention_mask") is None:
-            kwargs["attention_mask"] = source.ne(self.config.pad_token_id).long()
         kwargs["return_dict_in_generate"] = True
         generated = super().generate(inputs, *args, **kwargs)
         copies = generated.sequences.shape[0] // source.shape[0]
+        mask = kwargs.get("attention_mask")
         forced = self(
             input_ids=source.repeat_interleave(copies, dim=0),
-            attention_mask=kwargs["attention_mask"].repeat_interleave(copies, dim=0),
+            attention_mask=None if mask is None else mask.repeat_interleave(copies, dim=0),
             decoder_input_ids=generated.sequences[:, :-1],
             output_agreements=True,
             use_cache=False,

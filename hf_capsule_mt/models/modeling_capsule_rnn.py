@@ -26,6 +26,7 @@ from .capsule_seq2seq import (
     CapsulePreTrainedMixin,
     CapsuleSeq2SeqModelMixin,
     extend_output,
+    source_mask,
 )
 from .configuration_capsule_rnn import CapsuleRNNConfig
 
@@ -137,27 +138,33 @@ class RNNEncoder(RNNStack):
         Args:
             attention_mask: [B, S]; 0 for padding, which may be anywhere and is skipped.
         """
+        if output_hidden_states is None:
+            output_hidden_states = self.config.output_hidden_states
         hidden = self.embed(input_ids, inputs_embeds)
         if attention_mask is None:
             order = None
-            lengths = torch.full((len(hidden), 1), hidden.shape[1], device=hidden.device)
+            lengths = torch.full((hidden.shape[0], 1), hidden.shape[1], device=hidden.device)
         else:
+            attention_mask = attention_mask[:, : hidden.shape[1]]
             # real words first: right-padded sentences, the usual ones, stay as they are
             order = attention_mask.long().argsort(dim=1, descending=True, stable=True).unsqueeze(-1)
-            hidden = reorder(hidden, order)
+            back = order.argsort(dim=1)
             lengths = attention_mask.long().sum(dim=1, keepdim=True)
         positions = torch.arange(hidden.shape[1], device=hidden.device)
         reversal = torch.where(positions < lengths, lengths - 1 - positions, positions).unsqueeze(-1)
         states = [hidden]
+        if order is not None and not output_hidden_states:
+            hidden = reorder(hidden, order)
         for layer in self.layers:
-            states.append(layer(states[-1], reversal))
-        if order is not None:
-            back = order.argsort(dim=1)
-            wanted = states if output_hidden_states else states[-1:]
-            states = [reorder(state, back) for state in wanted]
-        return BaseModelOutput(
-            last_hidden_state=states[-1], hidden_states=tuple(states) if output_hidden_states else None
-        )
+            if order is None or not output_hidden_states:
+                hidden = layer(hidden, reversal)
+            else:
+                # what is returned is what the next layer reads, so that gradients pass through it
+                hidden = reorder(layer(reorder(hidden, order), reversal), back)
+            states.append(hidden)
+        if order is not None and not output_hidden_states:
+            hidden = reorder(hidden, back)
+        return BaseModelOutput(last_hidden_state=hidden, hidden_states=tuple(states) if output_hidden_states else None)
 
 
 class RNNDecoder(RNNStack):
@@ -202,9 +209,15 @@ class RNNDecoder(RNNStack):
             )
         hidden = self.embed(input_ids, inputs_embeds, source_context)
         use_cache = self.config.use_cache if use_cache is None else use_cache
+        if output_attentions is None:
+            output_attentions = self.config.output_attentions
+        if output_hidden_states is None:
+            output_hidden_states = self.config.output_hidden_states
         if use_cache and past_key_values is None:
             past_key_values = RecurrentCache(len(self.layers))
-        mask = None if self.attention is None or encoder_attention_mask is None else encoder_attention_mask.bool()
+        mask = None
+        if self.attention is not None:
+            mask = source_mask(encoder_attention_mask, encoder_hidden_states.shape[1])
         states, weights = [hidden], None
         for index, layer in enumerate(self.layers):
             state = None if past_key_values is None else past_key_values.layers[index].state()
@@ -237,8 +250,9 @@ class CapsuleRNNEncoder(AggregatingEncoderMixin, RNNEncoder):
         outputs = super().add_source(outputs, attention_mask, output_agreements)
         if any(getattr(outputs, name, None) is not None for name in ("source_context", "source_keys")):
             return outputs
-        mask = None if attention_mask is None else attention_mask.bool()
-        return extend_output(outputs, **self.source_memory(outputs.last_hidden_state, mask, output_agreements))
+        states = outputs.last_hidden_state
+        mask = source_mask(attention_mask, states.shape[1])
+        return extend_output(outputs, **self.source_memory(states, mask, output_agreements))
 
 
 class CapsuleRNNDecoder(AggregatingDecoderMixin, RNNDecoder):

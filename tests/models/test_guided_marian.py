@@ -103,7 +103,9 @@ def test_losses_are_the_papers(system):
     batch = sentence_batch()
     out = model(**batch)
     states = model.model(
-        **source_of(batch), decoder_input_ids=model.prepare_decoder_input_ids_from_labels(batch["labels"])
+        **source_of(batch),
+        decoder_input_ids=model.prepare_decoder_input_ids_from_labels(batch["labels"]),
+        output_guided_source=True,
     )
     head = model.guided_head
     mask = batch["attention_mask"].bool()

@@ -38,6 +38,14 @@ def lines(path: Path) -> list[str]:
     return path.read_text(encoding="utf-8").splitlines()
 
 
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_runs_of_mixed_precision_end_with_a_model(recurrent, tmp_path, precision):
+    options = {precision: "true", "max_steps": 4, "source_memory": "hybrid"}
+    train(recurrent(**options))
+    saved = load_file(tmp_path / "run" / "model.safetensors")
+    assert all(tensor.isfinite().all() for tensor in saved.values())
+
+
 @pytest.mark.parametrize("system", SYSTEMS.values(), ids=SYSTEMS.keys())
 def test_run_by_arguments_alone(recurrent, corpus, tmp_path, system, capsys):
     options = dict(average_checkpoints=2, save_total_limit=3, test_num_beams=[1, 3], max_steps=8)
