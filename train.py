@@ -15,23 +15,7 @@ from pathlib import Path
 DEFAULT_RECIPE = Path(__file__).parent / "recipes" / "grammar.yaml"
 
 
-def main(argv: list[str]) -> int:
-    """Run the command line; returns the exit status. Mistakes in it end with one line, before any work."""
-    from hf_capsule_mt.training.arguments import parse_arguments
-
-    try:
-        arguments = parse_arguments(argv, DEFAULT_RECIPE)
-        from hf_capsule_mt.training.setup import prepare
-
-        setup = prepare(arguments)
-    except (ValueError, FileNotFoundError) as error:
-        print(f"train.py: error: {error}", file=sys.stderr)
-        return 2
-    from hf_capsule_mt.training.run import run
-
-    run(setup, argv)
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    from hf_capsule_mt.training.command import main
+
+    sys.exit(main(sys.argv[1:], DEFAULT_RECIPE))

@@ -2,10 +2,20 @@
 
 import copy
 import functools
+import logging
+import warnings
+from pathlib import Path
 
+import pytest
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
-from transformers import MarianConfig, MarianMTModel, PreTrainedTokenizerFast
+from transformers import (
+    AutoModelForSeq2SeqLM,
+    AutoTokenizer,
+    MarianConfig,
+    MarianMTModel,
+    PreTrainedTokenizerFast,
+)
 
 PAIRS = {
     "a dog runs .": "ein hund rennt .",
@@ -84,3 +94,21 @@ def tiny_model(*, endless: bool = False) -> MarianMTModel:
     if endless:
         model.final_logits_bias[0, EOS] = -1e4
     return model
+
+
+def assert_quiet_limits(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A saved model generates past transformers' default of 20 tokens, and its limit and the caller's do not clash."""
+    model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder)
+
+    inputs = tokenizer(["a dog", "two"], padding=True, return_tensors="pt", return_token_type_ids=False)
+    endless = {"suppress_tokens": [EOS], "forced_eos_token_id": None}
+    logger = logging.getLogger("transformers")
+    logger.addHandler(caplog.handler)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert model.generate(**inputs, **endless).shape[1] > 21
+            assert model.generate(**inputs, **endless, max_new_tokens=5).shape[1] == 6
+    finally:
+        logger.removeHandler(caplog.handler)
+    assert "max_length" not in caplog.text and "max_new_tokens" not in caplog.text

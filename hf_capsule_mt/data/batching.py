@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -22,6 +21,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 from torch.utils.data import Dataset, Sampler
 from tqdm.auto import tqdm
+
+from ..files import only_writer, write_whole
+from .tokenizer import forget_last_call
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -172,13 +174,7 @@ class EncodedPairs(Dataset[dict[str, np.ndarray]]):
             "targets": self._targets,
             "target_ends": self._target_ends,
         }
-        path.parent.mkdir(parents=True, exist_ok=True)
-        # in the same folder, as a file is only moved in one step within its file system
-        with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-            file = Path(folder) / path.name
-            # save_file would keep other users from reading it
-            file.write_bytes(save(tensors, metadata={"num_long": str(self.num_long)}))
-            os.replace(file, path)
+        write_whole(path, save(tensors, metadata={"num_long": str(self.num_long)}))
 
     @classmethod
     def load(cls, path: Path) -> EncodedPairs:
@@ -304,6 +300,7 @@ def _digest(pairs: Sequence[tuple[str, str]], tokenizer: PreTrainedTokenizerBase
     digest.update(json.dumps([ENCODING_VERSION, *limits]).encode())
     # Of any kind of tokenizer, with its languages if it has several.
     with tempfile.TemporaryDirectory() as folder:
+        forget_last_call(tokenizer)
         tokenizer.save_pretrained(folder)
         for path in sorted(path for path in Path(folder).rglob("*") if path.is_file()):
             digest.update(f"{path.name} {path.stat().st_size}\n".encode())
@@ -326,7 +323,11 @@ def _read(path: Path) -> EncodedPairs | None:
 
 def _write(encoded: EncodedPairs, path: Path) -> None:
     try:
-        encoded.save(path)
+        with only_writer(path):
+            encoded.save(path)
+    except ValueError:
+        # another run writes the same
+        return
     except (SafetensorError, OSError) as error:
         logger.warning(
             f"the encoded training text cannot be kept in {path.parent} ({error}): the next run encodes it again, "

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from tokenizers.models import BPE, Unigram
-    from transformers import PreTrainedTokenizerFast
+    from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 PAD, EOS, UNK = SPECIAL_TOKENS = ("<pad>", "</s>", "<unk>")
 ALGORITHMS = ("unigram", "bpe")
@@ -75,6 +75,18 @@ def train_tokenizer(
         # A "</s>" in the text is text.
         split_special_tokens=True,
     )
+
+
+def forget_last_call(tokenizer: PreTrainedTokenizerBase) -> None:
+    """
+    Switch truncation and padding off, which a fast tokenizer keeps from its last call and would save.
+
+    So the same tokenizer gives the same files, whatever it has encoded. Every call of transformers sets its own.
+    """
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is not None:
+        backend.no_truncation()
+        backend.no_padding()
 
 
 def _spell_with(num_characters: int, sentences: list[str]) -> list[str]:

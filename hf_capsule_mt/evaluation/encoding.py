@@ -6,7 +6,7 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.tokenization_utils_base import VERY_LARGE_INTEGER
 
 from ..models.pipeline_translation import encode_truncated, generation_value, max_positions, max_source_length
@@ -82,6 +82,19 @@ def longest_output(model: PreTrainedModel, generate_kwargs: dict[str, Any]) -> i
     limits = (generation_value(model, generate_kwargs, "max_length"), max_positions(model.config, "decoder"))
     known = [limit for limit in limits if limit is not None]
     return min(known) - 1 if known else None
+
+
+def saved_generation_config(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> GenerationConfig:
+    """
+    A copy of the model's generation config, to be saved, whose limit of a translation is `max_new_tokens`.
+
+    Without any limit `generate` would stop at 20 tokens; with a `max_length` it would warn of two limits at every call
+    that sets `max_new_tokens`. Models without positions have the tokenizer's limit.
+    """
+    kept = model.generation_config
+    longest = longest_output(model, {}) or tokenizer.model_max_length - 1
+    lengths = {"max_length": None, "max_new_tokens": kept.max_new_tokens or longest}
+    return type(kept).from_dict({**kept.to_dict(), **lengths})
 
 
 def start_token_id(model: PreTrainedModel, generate_kwargs: dict[str, Any]) -> int:

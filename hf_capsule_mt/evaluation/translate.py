@@ -7,9 +7,10 @@ from typing import Any, TypeVar
 import torch
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers.generation import MaxLengthCriteria, StoppingCriteriaList
 
 from ..models.capsule_configuration import CapsuleConfigMixin
-from ..models.pipeline_translation import end_token_ids, generate_translations, generation_value
+from ..models.pipeline_translation import end_token_ids, generate_translations, generation_value, max_positions
 from .encoding import check_parallel, encode_prompts, encode_sources
 from .forced_scores import ForcedPair, ForcedScores, length_penalty_of, score_tokens
 
@@ -241,6 +242,10 @@ def _generate(
     prompts = torch.tensor([prompt for _, prompt in rows], device=model.device)
     if prompts.shape[1] > 1:
         generate_kwargs = {**generate_kwargs, "decoder_input_ids": prompts}
+        if (positions := max_positions(model.config, "decoder")) is not None:
+            # a limit of new tokens, which a saved model has, does not count the prompt
+            criteria = [*(generate_kwargs.get("stopping_criteria") or ()), MaxLengthCriteria(positions)]
+            generate_kwargs["stopping_criteria"] = StoppingCriteriaList(criteria)
     sequences, lengths = generate_translations(model, input_ids, attention_mask, generate_kwargs)
     pairs = []
     for (source, prompt), several, ends in zip(rows, sequences.tolist(), lengths.tolist(), strict=True):

@@ -31,6 +31,7 @@ from transformers import (
 )
 
 from ..evaluation.checkpoints import is_missing_directory
+from ..evaluation.encoding import saved_generation_config
 from ..models.capsule_configuration import (
     AGGREGATION_INITS,
     AGGREGATIONS,
@@ -148,6 +149,7 @@ def empty_folder(output: str | Path) -> Path:
 
 def _save(model: PreTrainedModel, source: str | Path, revision: str | None, output: Path) -> Path:
     tokenizer = AutoTokenizer.from_pretrained(source, revision=revision)
+    model.generation_config = saved_generation_config(model, tokenizer)
     model.save_pretrained(output)
     tokenizer.save_pretrained(output)
     return output

@@ -2,9 +2,11 @@
 
 import dataclasses
 import difflib
+import math
 from typing import Any, ClassVar
 
 from transformers import CONFIG_MAPPING, PreTrainedConfig
+from transformers.activations import ACT2FN
 
 AGGREGATIONS = ("none", "linear", "dynamic", "dynamic_routing", "em_routing")
 ROUTING_AGGREGATIONS = ("dynamic_routing", "em_routing")
@@ -66,6 +68,10 @@ class CapsuleConfigMixin:
 
     def __post_init__(self, **kwargs: Any) -> None:
         self._refuse_misspelt(kwargs)
+        # before the parent, which takes 0 for none given
+        for name in ("vocab_size", "decoder_vocab_size"):
+            if getattr(self, name, None) is not None:
+                check_minimum(name, getattr(self, name), 1)
         for name in FOLLOW_D_MODEL:
             if getattr(self, name) is None:
                 setattr(self, name, self.d_model)
@@ -134,6 +140,7 @@ class CapsuleConfigMixin:
         Raises:
             ValueError: names the field, its value and what is allowed.
         """
+        check_minimum("d_model", self.d_model, 1)
         check_choice("aggregation", self.aggregation, AGGREGATIONS)
         check_choice("capsule_inputs", self.capsule_inputs, CAPSULE_INPUTS)
         check_choice("linear_inputs", self.linear_inputs, LINEAR_INPUTS)
@@ -180,6 +187,73 @@ class CapsuleConfigMixin:
                     "'classifier' or 'attention', or the weight to 0"
                 )
 
+    def validate_sizes(self) -> None:
+        """Checks the sizes of the layers and the vocabularies, at construction and at save.
+
+        Raises:
+            ValueError: names the field, its value and what is allowed.
+        """
+        sizes = ("vocab_size", "max_position_embeddings", "encoder_ffn_dim", "decoder_ffn_dim")
+        heads = ("encoder_attention_heads", "decoder_attention_heads")
+        # a recurrent model has no positions and no heads
+        for name in (*sizes, *heads):
+            if hasattr(self, name):
+                check_minimum(name, getattr(self, name), 1)
+        if getattr(self, "decoder_vocab_size", None) is not None:
+            check_minimum("decoder_vocab_size", self.decoder_vocab_size, 1)
+        for name in heads:
+            if self.d_model % getattr(self, name, 1):
+                raise ValueError(
+                    f"{name}={getattr(self, name)} does not divide d_model={self.d_model}: each head has an equal "
+                    "share of it"
+                )
+
+    def validate_layers(self) -> None:
+        """Checks dropout, the activation and the initialisation, at construction and at save.
+
+        Raises:
+            ValueError: names the field, its value and what is allowed.
+        """
+        for name in ("dropout", "attention_dropout", "activation_dropout"):
+            probability = getattr(self, name, 0)
+            if probability is None or not 0 <= probability < 1:
+                raise ValueError(f"{name}={probability} must be at least 0 and less than 1")
+        # with 0 every weight would start as zero, and no gradient would tell them apart
+        if self.init_std is None or not 0 < self.init_std < math.inf:
+            raise ValueError(f"init_std={self.init_std} must be a finite number greater than 0")
+        if self.activation_function not in ACT2FN:
+            known = list(ACT2FN)
+            near = difflib.get_close_matches(str(self.activation_function), known) or known
+            raise ValueError(
+                f"activation_function='{self.activation_function}' is not known to transformers; choose one of "
+                f"{', '.join(near)}"
+            )
+
+    def validate_special_tokens(self) -> None:
+        """Checks that the special tokens are in the vocabularies; None, for no such token, is allowed.
+
+        Raises:
+            ValueError: names the field, its value and what is allowed.
+        """
+        source = self.vocab_size
+        target = getattr(self, "decoder_vocab_size", None) or source
+        sizes = {
+            "bos_token_id": max(source, target),
+            # the embeddings of both sides have it
+            "pad_token_id": min(source, target),
+            "eos_token_id": target,
+            "decoder_start_token_id": target,
+            "forced_bos_token_id": target,
+            "forced_eos_token_id": target,
+        }
+        for name, size in sizes.items():
+            value = getattr(self, name, None)
+            for token in value if isinstance(value, list) else [value]:
+                if token is not None and not 0 <= token < size:
+                    raise ValueError(
+                        f"{name}={value} is not in the vocabulary: it must be at least 0 and less than {size}, or None"
+                    )
+
     def _refuse_misspelt(self, extra: dict[str, Any]) -> None:
         # Foreign keys are legitimate in configs from the Hub, so only near misses of real fields are refused.
         for key in extra:
@@ -196,9 +270,9 @@ class CapsuleConfigMixin:
         return next(iter(difflib.get_close_matches(key, own, n=1, cutoff=0.85)), None)
 
 
-def check_minimum(name: str, value: int, minimum: int) -> None:
-    """Raises a ValueError if a field is below what is allowed."""
-    if value < minimum:
+def check_minimum(name: str, value: int | None, minimum: int) -> None:
+    """Raises a ValueError if a field is missing or below what is allowed."""
+    if value is None or value < minimum:
         raise ValueError(f"{name}={value} must be at least {minimum}")
 
 

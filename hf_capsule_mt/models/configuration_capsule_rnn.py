@@ -87,7 +87,8 @@ class CapsuleRNNConfig(CapsuleConfigMixin, PreTrainedConfig):
     label_smoothing: float | int = 0.0
 
     def __post_init__(self, **kwargs) -> None:
-        self.decoder_vocab_size = self.decoder_vocab_size or self.vocab_size
+        if self.decoder_vocab_size is None:
+            self.decoder_vocab_size = self.vocab_size
         super().__post_init__(**kwargs)
 
     def attends(self) -> bool:
@@ -104,8 +105,6 @@ class CapsuleRNNConfig(CapsuleConfigMixin, PreTrainedConfig):
         check_minimum("num_source_capsules", self.num_source_capsules, 1)
         if self.d_model < 2 or self.d_model % 2:
             raise ValueError(f"d_model={self.d_model} must be even: each direction of the encoder has half of it")
-        if not 0 <= self.dropout < 1:
-            raise ValueError(f"dropout={self.dropout} must be at least 0 and less than 1")
         if not self.tie_word_embeddings:
             raise ValueError("tie_word_embeddings=False is not supported: the output shares the decoder's embedding")
         if self.share_encoder_decoder_embeddings and self.decoder_vocab_size != self.vocab_size:

@@ -262,6 +262,8 @@ class CapsuleSeq2SeqTrainingArguments(Seq2SeqTrainingArguments):
             raise ValueError(f"early_stopping_patience must be at least 1, got {self.early_stopping_patience}")
         if self.early_stopping_patience is not None and "no" in (self.eval_strategy, self.metric_for_best_model):
             raise ValueError("early_stopping_patience needs evaluations: set eval_strategy to steps or epoch")
+        if self.generation_max_length is not None and self.generation_max_length < 2:
+            raise ValueError(f"generation_max_length must be at least 2, got {self.generation_max_length}")
         if not self.test_num_beams or min(self.test_num_beams) < 1:
             raise ValueError(f"test_num_beams must be beam sizes of at least 1, got {self.test_num_beams}")
         if self.average_checkpoints > 1:

@@ -13,15 +13,20 @@ from typing import Any
 import torch
 from datasets import Dataset
 from transformers import EarlyStoppingCallback, PreTrainedConfig, TrainerCallback, TrainerState
+from transformers.trainer_utils import SaveStrategy
 from transformers.utils.logging import disable_progress_bar
 
 from ..evaluation.checkpoints import absent_weights
+from ..evaluation.encoding import saved_generation_config
+from ..evaluation.line_files import one_line
 from ..evaluation.scores import score
-from ..models.pipeline_translation import max_positions
+from ..files import write_whole
 from . import report
-from .averaging import STATE, average_checkpoints, checkpoints_by_step, is_complete
+from .averaging import STATE, average_checkpoints, checkpoint_step, checkpoints_by_step, find_damage
+from .divergence import nonfinite_weights
+from .failures import RunFailure, explain_failed_writes
 from .setup import RESULTS, Setup
-from .trainer import CapsuleSeq2SeqTrainer
+from .trainer import SAVED, CapsuleSeq2SeqTrainer
 
 logger = logging.getLogger(__name__)
 
@@ -45,16 +50,15 @@ def run(setup: Setup, argv: Sequence[str] = ()) -> dict[str, Any]:
     main = trainer.is_world_process_zero()
     if main:
         print(describe(setup, trainer))
-    if setup.checkpoint is not None and is_finished(trainer, setup.checkpoint):
-        logger.warning(f"{setup.checkpoint} is the end of this run: only its results are made again")
-        trainer.state = TrainerState.load_from_json(str(setup.checkpoint / STATE))
-        trainer.throughput.restore(trainer.state)
-    else:
-        trainer.train(resume_from_checkpoint=str(setup.checkpoint) if setup.checkpoint else None)
-    final = choose_weights(trainer, setup.checkpoint)
-    if final:
-        load_weights(trainer, final)
-    save(trainer)
+    remedy = "make room, and go on from the last complete checkpoint with --resume_from_checkpoint true"
+    with explain_failed_writes(Path(training.output_dir), remedy):
+        # before training, in the course of which the checkpoint may be deleted
+        step = None if setup.checkpoint is None else _step(setup.checkpoint)
+        train(setup, trainer)
+        final = choose_weights(trainer, setup.checkpoint, step)
+        if final:
+            load_weights(trainer, final)
+        save(trainer)
 
     rows = []
     if setup.validation is not None:
@@ -86,9 +90,26 @@ def run(setup: Setup, argv: Sequence[str] = ()) -> dict[str, Any]:
         "versions": report.versions(),
     }
     if main:
-        write(Path(training.output_dir), results, rows)
+        with explain_failed_writes(Path(training.output_dir), remedy):
+            write(Path(training.output_dir), results, rows)
         print(summary(setup, results, rows))
     return results
+
+
+def train(setup: Setup, trainer: CapsuleSeq2SeqTrainer) -> None:
+    """Train to the end, from the checkpoint to resume from if there is one."""
+    if setup.checkpoint is not None and is_finished(trainer, setup.checkpoint):
+        logger.warning(f"{setup.checkpoint} is the end of this run: only its results are made again")
+        trainer.state = TrainerState.load_from_json(str(setup.checkpoint / STATE))
+        trainer.throughput.restore(trainer.state)
+        return
+    wanted, planned = trainer.args.average_checkpoints, planned_checkpoints(trainer)
+    if planned is not None and wanted > 1 and planned < wanted:
+        logger.warning(
+            f"average_checkpoints={wanted}, but a run of {total_steps(trainer)} updates saves only {planned}: the "
+            "final model will be the average of these (a smaller save_steps makes more)"
+        )
+    trainer.train(resume_from_checkpoint=str(setup.checkpoint) if setup.checkpoint else None)
 
 
 def build_trainer(setup: Setup) -> CapsuleSeq2SeqTrainer:
@@ -145,6 +166,17 @@ def total_steps(trainer: CapsuleSeq2SeqTrainer) -> int:
     return math.ceil(trainer.args.num_train_epochs * trainer.batch_sampler.num_updates)
 
 
+def planned_checkpoints(trainer: CapsuleSeq2SeqTrainer) -> int | None:
+    """How many checkpoints the whole run saves, the last update's among them; None if that depends on its scores."""
+    training, total = trainer.args, total_steps(trainer)
+    if training.save_strategy == SaveStrategy.EPOCH:
+        return math.ceil(total / trainer.batch_sampler.num_updates)
+    if training.save_strategy == SaveStrategy.STEPS:
+        every = training.save_steps if training.save_steps >= 1 else math.ceil(total * training.save_steps)
+        return math.ceil(total / every)
+    return 0 if training.save_strategy == SaveStrategy.NO else None
+
+
 def is_finished(trainer: CapsuleSeq2SeqTrainer, checkpoint: Path) -> bool:
     """Whether a checkpoint is the end of its run: its last update was made, or it was stopped early."""
     state = TrainerState.load_from_json(str(checkpoint / STATE))
@@ -153,27 +185,53 @@ def is_finished(trainer: CapsuleSeq2SeqTrainer, checkpoint: Path) -> bool:
     return stopped_early or state.global_step >= total_steps(trainer)
 
 
-def choose_weights(trainer: CapsuleSeq2SeqTrainer, resumed: Path | None) -> list[Path]:
+def choose_weights(trainer: CapsuleSeq2SeqTrainer, resumed: Path | None, step: int | None) -> list[Path]:
     """
     The checkpoints that the final model is the average of: the last ones, or the best one, or none (the model as it
     is).
+
+    Args:
+        resumed, step: the checkpoint that the run went on from, if there was one.
+
+    Raises:
+        RunFailure: checkpoints to be averaged are not there any more, or not whole.
     """
     training, state = trainer.args, trainer.state
     if training.average_checkpoints > 1:
-        steps = [c for c in checkpoints_by_step(training.output_dir) if is_complete(c, resumable=False)]
-        last = [c for c in steps if int(c.name.rpartition("-")[2]) <= state.global_step]
-        chosen = last[-training.average_checkpoints :]
-        if len(chosen) < training.average_checkpoints:
-            logger.warning(
-                f"average_checkpoints={training.average_checkpoints}, but there are only {len(chosen)} checkpoints: "
-                "averaging these"
-            )
-        return chosen
+        return last_checkpoints(trainer, resumed, step)
     if training.load_best_model_at_end and state.best_model_checkpoint is not None:
         # By name: the output folder may have been moved since.
         return [Path(training.output_dir) / Path(state.best_model_checkpoint).name]
     # A run that was finished already has not loaded its weights.
-    return [resumed] if resumed is not None and state.global_step == _step(resumed) else []
+    return [resumed] if resumed is not None and state.global_step == step else []
+
+
+def last_checkpoints(trainer: CapsuleSeq2SeqTrainer, resumed: Path | None, step: int | None) -> list[Path]:
+    """
+    The last checkpoints that this run has saved, as many as are to be averaged, whatever else lies in its folder.
+
+    Those from before it was resumed may lie in another folder. Arguments and errors are those of `choose_weights`.
+    """
+    folder, wanted = Path(trainer.args.output_dir), trainer.args.average_checkpoints
+    before = folder if resumed is None else resumed.parent
+    steps = {entry["step"] for entry in trainer.state.log_history if SAVED in entry}
+    if step is not None and step not in steps:
+        # by a version that did not log what it saved
+        steps |= {saved for saved in map(checkpoint_step, checkpoints_by_step(before)) if saved <= step}
+    chosen = [
+        (before if saved <= (step or 0) else folder) / f"checkpoint-{saved}" for saved in sorted(steps)[-wanted:]
+    ]
+    damages = [(checkpoint, find_damage(checkpoint, resumable=False)) for checkpoint in chosen]
+    missing = [f"{checkpoint} ({damage})" for checkpoint, damage in damages if damage is not None]
+    if missing:
+        raise RunFailure(
+            f"average_checkpoints={wanted} is the average of {', '.join(checkpoint.name for checkpoint in chosen)}, "
+            f"of which not all is there: {', '.join(missing)}; put back what is missing, or resume from an earlier "
+            "checkpoint (--resume_from_checkpoint FOLDER), which makes it again"
+        )
+    if len(chosen) < wanted:
+        logger.warning(f"average_checkpoints={wanted}, but the run saved only {len(chosen)}: averaging these")
+    return chosen
 
 
 def _step(checkpoint: Path) -> int:
@@ -188,6 +246,13 @@ def load_weights(trainer: CapsuleSeq2SeqTrainer, checkpoints: list[Path]) -> Non
     if absent:
         raise ValueError(f"{checkpoints[-1]} lacks weights of the model: {', '.join(absent)}")
     trainer.model.tie_weights()
+    broken = nonfinite_weights(trainer.model)
+    if broken:
+        names = ", ".join(checkpoint.name for checkpoint in checkpoints)
+        raise RunFailure(
+            f"{names} in {trainer.args.output_dir}: there are weights that are not finite, such as {broken[0]}: the "
+            "run had diverged; begin anew with a lower learning_rate"
+        )
 
 
 def save(trainer: CapsuleSeq2SeqTrainer) -> None:
@@ -197,8 +262,8 @@ def save(trainer: CapsuleSeq2SeqTrainer) -> None:
         k: v for k, v in trainer.generation_options(training.test_num_beams[-1]).items() if k != "do_sample"
     }
     kept = model.generation_config
-    longest = max_positions(model.config, "decoder") or trainer.processing_class.model_max_length
-    model.generation_config = type(kept).from_dict({**kept.to_dict(), "max_length": longest, **scored_with})
+    model.generation_config = saved_generation_config(model, trainer.processing_class)
+    model.generation_config.update(**scored_with)
     trainer.save_model(training.output_dir)
     model.generation_config = kept
 
@@ -207,7 +272,9 @@ def score_split(trainer: CapsuleSeq2SeqTrainer, dataset: Dataset, split: str, be
     """Translate and score one split."""
     start = time.perf_counter()
     options = trainer.generation_options(beams)
-    hypotheses = trainer.translate(dataset["source"], f"{split}, beam {beams}", **options)
+    translations = trainer.translate(dataset["source"], f"{split}, beam {beams}", **options)
+    # as in the file, whose scores these are
+    hypotheses = [one_line(translation) for translation in translations]
     seconds = round(time.perf_counter() - start, 1)
     scores = score(
         hypotheses, dataset["target"], convention=trainer.args.score_convention, target_lang=trainer.target_lang
@@ -228,11 +295,9 @@ def score_split(trainer: CapsuleSeq2SeqTrainer, dataset: Dataset, split: str, be
 def write(output_dir: Path, results: dict[str, Any], rows: Sequence[report.SplitScores]) -> None:
     """Write the translations and, last, results.json."""
     for row in rows:
-        path = output_dir / row.file
-        path.parent.mkdir(exist_ok=True)
-        path.write_text("".join(f"{line}\n" for line in row.hypotheses), encoding="utf-8")
+        write_whole(output_dir / row.file, "".join(f"{line}\n" for line in row.hypotheses))
     text = json.dumps(results, indent=2, ensure_ascii=False)
-    (output_dir / RESULTS).write_text(f"{text}\n", encoding="utf-8")
+    write_whole(output_dir / RESULTS, f"{text}\n")
 
 
 def summary(setup: Setup, results: dict[str, Any], rows: Sequence[report.SplitScores]) -> str:

@@ -28,6 +28,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from ..data.batching import EncodedPairs, encode_pairs
 from ..data.corpus import MissingSplitError, load_split
 from ..data.tokenizer import train_tokenizer
+from ..evaluation.encoding import saved_generation_config
 from ..models.pipeline_translation import max_positions
 from .arguments import (
     ARCHITECTURE_DEFAULTS,
@@ -37,7 +38,7 @@ from .arguments import (
     CapsuleSeq2SeqTrainingArguments,
     ModelArguments,
 )
-from .averaging import WEIGHTS, check_weights_file, checkpoints_by_step, is_complete, last_complete_checkpoint
+from .averaging import WEIGHTS, check_weights_file, checkpoints_by_step, find_damage, last_complete_checkpoint
 
 logger = logging.getLogger(__name__)
 
@@ -121,10 +122,11 @@ def find_checkpoint(training: CapsuleSeq2SeqTrainingArguments) -> Path | None:
             logger.warning(f"there is no complete checkpoint in {output_dir} yet: starting from the beginning")
         return checkpoint
     checkpoint = Path(resume)
-    if not is_complete(checkpoint, training.world_size):
+    damage = find_damage(checkpoint, training.world_size)
+    if damage is not None:
         raise ValueError(
-            f"resume_from_checkpoint={resume} is not a complete checkpoint; --resume_from_checkpoint true takes the "
-            "last complete one of output_dir"
+            f"resume_from_checkpoint={resume} is not a complete checkpoint: {damage}; --resume_from_checkpoint true "
+            "takes the last complete one of output_dir"
         )
     if checkpoint.parent.resolve() != output_dir.resolve():
         _check_unused(output_dir)
@@ -203,7 +205,11 @@ def _model(arguments: Arguments, tokenizer: PreTrainedTokenizerBase) -> PreTrain
     other = [f"{k}={getattr(config, k)}, not {given[k]}" for k in given if getattr(config, k) != given[k]]
     if other:
         logger.warning(f"{name} keeps its own architecture: {'; '.join(other)}")
-    return _loading("model", name, AutoModelForSeq2SeqLM.from_pretrained, config=config, dtype=torch.float32)
+    model = _loading("model", name, AutoModelForSeq2SeqLM.from_pretrained, config=config, dtype=torch.float32)
+    if model.generation_config.max_length is not None:
+        # generate warns of two limits where the other one is given
+        model.generation_config = saved_generation_config(model, tokenizer)
+    return model
 
 
 def _new_config(arguments: ModelArguments, **tokens: int) -> PreTrainedConfig:

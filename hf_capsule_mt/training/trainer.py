@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,12 +17,17 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, ProgressCallback, Seq2SeqTrainer, TrainerCallback
 
 from ..data.batching import EncodedPairs, TokenBatchSampler, TranslationCollator
+from ..data.tokenizer import forget_last_call
 from ..evaluation.checkpoints import absent_weights
 from ..evaluation.scores import score
 from ..evaluation.translate import translate
 from .arguments import CapsuleSeq2SeqTrainingArguments
+from .averaging import checkpoint_step, is_complete, rotate_checkpoints
 from .callbacks import EpochCallback, ThroughputCallback, TokenProgressCallback
+from .divergence import DivergenceCallback
 
+# key of the log's entries about saved checkpoints
+SAVED = "saved"
 # of the model's output, in the order in which they are logged
 LOSS_PARTS = ("translation_loss", "bow_loss", "bca_loss")
 
@@ -53,6 +60,7 @@ class CapsuleSeq2SeqTrainer(Seq2SeqTrainer):
         self.target_lang = target_lang
         self._loss_parts: dict[str, torch.Tensor] = {}
         self._parts_since = 0
+        self.divergence = DivergenceCallback(lambda tensor: self.accelerator.reduce(tensor, reduction="sum"))
         self.batch_sampler = TokenBatchSampler(
             train_dataset.lengths,
             args.max_tokens_per_batch,
@@ -69,7 +77,7 @@ class CapsuleSeq2SeqTrainer(Seq2SeqTrainer):
             eval_dataset=eval_dataset,
             processing_class=processing_class,
             # The default flow (when to log, evaluate and save) comes before these, the progress bar after them.
-            callbacks=[EpochCallback(self.batch_sampler), ThroughputCallback(), *callbacks],
+            callbacks=[EpochCallback(self.batch_sampler), ThroughputCallback(), self.divergence, *callbacks],
         )
         if not args.disable_tqdm:
             self.remove_callback(ProgressCallback)
@@ -107,11 +115,13 @@ class CapsuleSeq2SeqTrainer(Seq2SeqTrainer):
     def training_step(
         self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: torch.Tensor | int | None = None
     ) -> torch.Tensor:
-        """As the parent's; counts the target tokens."""
+        """As the parent's; counts the target tokens, and watches the loss."""
         tokens = inputs["labels"].ne(-100).sum() if num_items_in_batch is None else num_items_in_batch
         share = 1 if num_items_in_batch is None else self.current_gradient_accumulation_steps
         self.throughput.tokens += float(tokens) / share
-        return super().training_step(model, inputs, num_items_in_batch)
+        loss = super().training_step(model, inputs, num_items_in_batch)
+        self.divergence.observe(loss)
+        return loss
 
     def compute_loss(
         self,
@@ -195,7 +205,8 @@ class CapsuleSeq2SeqTrainer(Seq2SeqTrainer):
         if options["num_beams"] > 1:
             options["length_penalty"] = self.args.length_penalty
         if self.args.generation_max_length is not None:
-            options["max_length"] = self.args.generation_max_length
+            # without the start token, and by the name of the limit that a saved model has
+            options["max_new_tokens"] = self.args.generation_max_length - 1
         return options
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
@@ -204,6 +215,38 @@ class CapsuleSeq2SeqTrainer(Seq2SeqTrainer):
             logs.update(self._measure_loss_parts())
             logs.update(self.throughput.measure())
         super().log(logs, start_time)
+
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """As the parent's; the saved tokenizer does not depend on what was translated before."""
+        forget_last_call(self.processing_class)
+        super().save_model(output_dir, _internal_call)
+
+    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
+        """
+        As the parent's, but old checkpoints go by their step, the log keeps which were saved, and one that cannot be
+        written to the end is removed.
+        """
+        step = self.state.global_step
+        folder = Path(self.args.output_dir) / f"checkpoint-{step}"
+        self.state.log_history.append({SAVED: folder.name, "step": step})
+        # The parent deletes by the time of change, which is wrong in a copied folder.
+        limit, self.args.save_total_limit = self.args.save_total_limit, None
+        try:
+            super()._save_checkpoint(model, trial)
+        except Exception:
+            if self.args.should_save and not is_complete(folder, resumable=False):
+                shutil.rmtree(folder, ignore_errors=True)
+            raise
+        finally:
+            self.args.save_total_limit = limit
+        if self.args.should_save:
+            rotate_checkpoints(self.args.output_dir, limit, step, self._best_steps())
+
+    def _best_steps(self) -> set[int]:
+        """Of the best checkpoint; by name, as the folder may have been moved since."""
+        best = self.state.best_model_checkpoint
+        steps = {self.state.best_global_step, checkpoint_step(Path(best)) if best else None}
+        return {step for step in steps if step}
 
     def _measure_loss_parts(self) -> dict[str, float]:
         """The parts of the loss, means over the updates since the last call.

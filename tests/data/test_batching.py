@@ -8,6 +8,8 @@ import torch
 
 from hf_capsule_mt.data import batching
 from hf_capsule_mt.data.batching import EncodedPairs, TokenBatchSampler, TranslationCollator, encode_pairs
+from hf_capsule_mt.files import only_writer
+from tiny_translation import tiny_tokenizer
 
 
 def random_lengths(count=997, seed=3):
@@ -233,7 +235,7 @@ def test_text_is_encoded_once(tmp_path, caplog):
 def test_anything_else_is_encoded_anew(tmp_path, change):
     encode(cache_dir=tmp_path)
     assert examples(encode(**change, cache_dir=tmp_path)) == examples(encode(**change))
-    assert len(list(tmp_path.iterdir())) == 2
+    assert len(list(tmp_path.glob("*.safetensors"))) == 2
 
 
 @pytest.mark.parametrize(
@@ -247,13 +249,30 @@ def test_anything_else_is_encoded_anew(tmp_path, change):
 )
 def test_damaged_file_is_made_again(tmp_path, caplog, damage):
     whole = examples(encode(cache_dir=tmp_path))
-    (file,) = tmp_path.iterdir()
+    (file,) = tmp_path.glob("*.safetensors")
     content = file.read_bytes()
     file.write_bytes(damage(content))
     caplog.clear()
     assert examples(encode(cache_dir=tmp_path)) == whole
     assert f"{file} cannot be read" in caplog.text
     assert file.read_bytes() == content
+
+
+def test_file_that_another_run_is_writing_is_left_to_it(tmp_path, caplog):
+    encode(cache_dir=tmp_path)
+    (file,) = tmp_path.glob("*.safetensors")
+    file.unlink()
+    with only_writer(file):
+        assert examples(encode(cache_dir=tmp_path)) == examples(encode())
+    assert not list(tmp_path.glob("*.safetensors")) and "cannot be kept" not in caplog.text
+
+
+def test_last_call_of_the_tokenizer_makes_no_other_file(tmp_path):
+    tokenizer = tiny_tokenizer()
+    encode(tokenizer, limits=(40, 40), cache_dir=tmp_path)
+    tokenizer(SOURCES, truncation=True, max_length=3, padding="max_length")
+    encode(tokenizer, limits=(40, 40), cache_dir=tmp_path)
+    assert len(list(tmp_path.glob("*.safetensors"))) == 1
 
 
 def test_folder_that_cannot_be_written_to_is_a_warning(tmp_path, caplog):

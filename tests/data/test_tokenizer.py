@@ -4,7 +4,7 @@ import pytest
 from transformers import AutoTokenizer
 
 from hf_capsule_mt.data.grammar import generate_corpus
-from hf_capsule_mt.data.tokenizer import ALGORITHMS, train_tokenizer
+from hf_capsule_mt.data.tokenizer import ALGORITHMS, forget_last_call, train_tokenizer
 
 TEXTS = [
     "A man is sleeping in a green room on a couch.",
@@ -94,3 +94,17 @@ def test_text_survives_where_its_characters_do_not_fit(algorithm, vocab_size):
         assert tokenizer.decode(tokenizer(text)["input_ids"], skip_special_tokens=True) == text
     # Of the characters beyond ASCII the most frequent one is kept, if any.
     assert (len(tokenizer.tokenize("ä")) < 3) == (vocab_size > 354)
+
+
+def test_what_was_encoded_before_does_not_change_the_files(tokenizers, tmp_path):
+    _, loaded = tokenizers
+
+    def files(name: str) -> dict[str, bytes]:
+        forget_last_call(loaded)
+        loaded.save_pretrained(tmp_path / name)
+        return {path.name: path.read_bytes() for path in (tmp_path / name).iterdir()}
+
+    before = files("before")
+    loaded(TEXTS[:2], truncation=True, max_length=3, padding="max_length")
+    assert loaded.backend_tokenizer.truncation and loaded.backend_tokenizer.padding
+    assert files("after") == before

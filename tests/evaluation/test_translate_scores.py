@@ -283,6 +283,14 @@ class TestPrefixes:
         )
         assert len(hypothesis.tokens) == 28
 
+    @pytest.mark.parametrize("num_beams", [1, 3])
+    def test_count_for_the_positions_of_a_model_that_limits_new_tokens(self, num_beams):
+        model = tiny_model(endless=True)
+        model.generation_config.max_new_tokens = MAX_POSITIONS - 1
+        source = " ".join(["a dog runs"] * 5)
+        ((hypothesis,),) = translate_nbest(model, TOKENIZER, [source], prefixes=["ein hund"], num_beams=num_beams)
+        assert len(hypothesis.tokens) == MAX_POSITIONS - 1 and not hypothesis.ended
+
 
 class TestAgreements:
     @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from transformers import (
 from hf_capsule_mt.__main__ import main
 from hf_capsule_mt.hub.conversion import CAPSULE_FIELDS, convert, to_plain
 from tiny_models import plain_bart_config, rnn_model
-from tiny_translation import SOURCES, TARGETS, tiny_model, tiny_tokenizer
+from tiny_translation import SOURCES, TARGETS, assert_quiet_limits, tiny_model, tiny_tokenizer
 
 EM_AND_GUIDED = {"aggregation": "em_routing", "guided_routing": "routing", "bow_loss_weight": 1.0, "num_capsules": 13}
 SYSTEMS = {
@@ -73,6 +73,19 @@ def test_a_converted_model_translates_exactly_like_its_parent(plain, tmp_path, f
     assert ours.get_vocab() == theirs.get_vocab() and ours.special_tokens_map == theirs.special_tokens_map
     weights = load_file(folder / "model.safetensors")
     assert any("aggregation" in name or "guided" in name for name in weights)
+
+
+@pytest.mark.parametrize("limit", [{}, {"max_length": 25}, {"max_new_tokens": 24}], ids=["none", "length", "new"])
+def test_a_converted_model_has_one_limit(plain, tmp_path, caplog, limit):
+    config = json.loads((plain / "generation_config.json").read_text())
+    (plain / "generation_config.json").write_text(json.dumps(config | limit))
+    capsule = convert(plain, tmp_path / "capsule")
+    back = to_plain(convert(plain, tmp_path / "none", aggregation="none"), tmp_path / "back")
+    for folder in (capsule, back):
+        assert_quiet_limits(folder, caplog)
+        saved = json.loads((folder / "generation_config.json").read_text())
+        positions = json.loads((plain / "config.json").read_text())["max_position_embeddings"]
+        assert saved["max_new_tokens"] == (24 if limit else positions - 1)
 
 
 def test_there_and_back_is_the_plain_checkpoint(plain, tmp_path):

@@ -1,5 +1,6 @@
 """Configurations: what is refused, and that the message names the field, the value and the remedy."""
 
+import dataclasses
 import logging
 import math
 
@@ -7,8 +8,8 @@ import pytest
 from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoConfig, BartConfig
 
-from hf_capsule_mt import CapsuleMarianConfig, CapsuleMarianMTModel, CapsuleRNNConfig
-from tiny_models import capsule_config, plain_config, rnn_config
+from hf_capsule_mt import CapsuleBartConfig, CapsuleMarianConfig, CapsuleMarianMTModel, CapsuleRNNConfig
+from tiny_models import bart_config, capsule_config, plain_bart_config, plain_config, rnn_config
 
 BAD_VALUES = {
     "unknown aggregation": ({"aggregation": "em"}, "aggregation='em' is not known; choose one of none, linear"),
@@ -140,6 +141,80 @@ BAD_RNN_VALUES = {
 def test_bad_values_of_the_recurrent_family(fields, message):
     with pytest.raises((ValueError, StrictDataclassError), match=message):
         rnn_config(**fields)
+
+
+# what all families refuse, by the field at fault
+BAD_LAYERS = {
+    "dropout": (1.0, -0.1, math.nan),
+    "attention_dropout": (1.0, -0.5, math.inf),
+    "activation_dropout": (2, -1, None),
+    "init_std": (0.0, -0.02, math.nan, math.inf),
+    "activation_function": ("gelo", "", None),
+    "d_model": (0, -12, None),
+    "encoder_attention_heads": (0, 5, -2, None),
+    "decoder_attention_heads": (0, 7, 24),
+    "encoder_ffn_dim": (0, -1, None),
+    "decoder_ffn_dim": (0,),
+    "vocab_size": (0, -5),
+    "decoder_vocab_size": (0, -1),
+    "max_position_embeddings": (0, -3),
+    "pad_token_id": (-1, 53),
+    "bos_token_id": (-1, 99),
+    "eos_token_id": (-1, 53, [1, 53], [-1]),
+    "decoder_start_token_id": (53, -100),
+    "forced_eos_token_id": (53, [-1]),
+}
+FAMILIES = {"marian": capsule_config, "bart": bart_config, "rnn": rnn_config}
+
+
+@pytest.mark.parametrize(
+    ("family", "name", "value"),
+    [
+        pytest.param(build, name, value, id=f"{family}-{name}-{value}")
+        for family, build in FAMILIES.items()
+        for name, values in BAD_LAYERS.items()
+        if name in {field.name for field in dataclasses.fields(build())}
+        for value in values
+    ],
+)
+def test_bad_sizes_probabilities_and_tokens_are_named(tmp_path, family, name, value):
+    with pytest.raises((ValueError, StrictDataclassError), match=rf"\b{name}\b"):
+        family(**{name: value})
+    config = family()
+    # past the type check of a strict dataclass, which a wrong value of the right type passes as well
+    object.__setattr__(config, name, value)
+    with pytest.raises((ValueError, StrictDataclassError), match=rf"\b{name}\b"):
+        config.save_pretrained(tmp_path)
+
+
+def test_unknown_activation_names_its_neighbours():
+    with pytest.raises((ValueError, StrictDataclassError), match=r"'gelo' is not known .*; choose one of .*\bgelu\b"):
+        capsule_config(activation_function="gelo")
+
+
+@pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES.keys())
+def test_edges_that_are_allowed(family):
+    config = family(dropout=0, pad_token_id=52, eos_token_id=[0, 52], bos_token_id=None, forced_eos_token_id=None)
+    assert (config.dropout, config.pad_token_id, config.eos_token_id) == (0, 52, [0, 52])
+    assert family(pad_token_id=None, init_std=1e-3, activation_function="silu").init_std == 1e-3
+
+
+def test_tokens_of_separate_vocabularies_belong_to_their_side():
+    separate = {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": 47, "tie_word_embeddings": False}
+    assert capsule_config(**separate, bos_token_id=52).bos_token_id == 52
+    for name in ("pad_token_id", "decoder_start_token_id", "eos_token_id"):
+        with pytest.raises(
+            (ValueError, StrictDataclassError), match=f"{name}=50 is not in the vocabulary: .* than 47"
+        ):
+            capsule_config(**separate, **{name: 50})
+
+
+@pytest.mark.parametrize(
+    ("plain", "family"), [(plain_config, CapsuleMarianConfig), (plain_bart_config, CapsuleBartConfig)]
+)
+def test_defaults_of_the_parents_are_valid(plain, family):
+    assert family().vocab_size == type(plain())().vocab_size
+    assert family.from_dict(type(plain())().to_dict()).pad_token_id == type(plain())().pad_token_id
 
 
 def test_the_defaults_are_the_papers_base_model():

@@ -63,7 +63,7 @@ def test_run_by_arguments_alone(recurrent, corpus, tmp_path, system, capsys):
         assert str(getattr(model.config, name)).lower() == str(
             float(value) if "weight" in name and name in LOSSES else value
         )
-    model.generation_config.max_length = None
+    model.generation_config.max_new_tokens = None
     for row in results["scores"]:
         source = lines(corpus / f"{'val' if row['split'] == 'validation' else row['split']}.en")
         assert lines(folder / row["file"]) == translate(model, tokenizer, source, num_beams=row["beams"])
@@ -95,7 +95,7 @@ def test_trained_model_takes_new_systems(recurrent, tmp_path):
 def test_long_sentences_have_no_positions_to_run_out_of(recurrent, tmp_path):
     train(recurrent(max_steps=2, max_source_length=700))
     model, tokenizer = (c.from_pretrained(tmp_path / "run") for c in (AutoModelForSeq2SeqLM, AutoTokenizer))
-    assert tokenizer.model_max_length == model.generation_config.max_length == 700
+    assert tokenizer.model_max_length == model.generation_config.max_new_tokens + 1 == 700
 
 
 @pytest.mark.parametrize(

@@ -36,6 +36,10 @@ def weights(folder: Path) -> bytes:
     return (folder / "model.safetensors").read_bytes()
 
 
+def files(folder: Path, pattern: str) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.glob(pattern)}
+
+
 # The corpus makes 6 updates an epoch.
 @pytest.mark.parametrize(
     "save_steps,cut",
@@ -60,6 +64,7 @@ def test_resumed_run_ends_with_identical_weights(command, tmp_path, save_steps, 
     resumed = run(prepare(parse_arguments(command(**options, resume_from_checkpoint="true"))))
 
     assert weights(tmp_path / "run") == weights(tmp_path / "straight")
+    assert files(tmp_path / "run", "*token*") == files(tmp_path / "straight", "*token*")
     assert [row["bleu"] for row in resumed["scores"]] == [row["bleu"] for row in straight["scores"]]
     # The logs of the interrupted run are kept, hence so are the tokens it counted.
     assert resumed["target_tokens"] == straight["target_tokens"]

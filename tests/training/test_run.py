@@ -1,7 +1,9 @@
 """Whole runs: what they leave behind, where they start from, and mistakes that end before any work."""
 
 import json
+import os
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -17,14 +19,17 @@ from transformers import (
     MarianMTModel,
 )
 
+import hf_capsule_mt.training.run as run_module
 from hf_capsule_mt import CapsuleMarianMTModel
 from hf_capsule_mt.data.tokenizer import train_tokenizer
 from hf_capsule_mt.evaluation.scores import score
 from hf_capsule_mt.evaluation.translate import translate
 from hf_capsule_mt.training.arguments import parse_arguments
 from hf_capsule_mt.training.averaging import average_checkpoints
+from hf_capsule_mt.training.failures import RunFailure
 from hf_capsule_mt.training.run import run
 from hf_capsule_mt.training.setup import prepare
+from tiny_translation import assert_quiet_limits
 
 ROOT = Path(__file__).parents[2]
 
@@ -53,7 +58,7 @@ def test_run_leaves_model_translations_and_results(command, corpus, tmp_path, ca
     assert isinstance(model, CapsuleMarianMTModel) and model.config.aggregation == "em_routing"
     assert model.config.use_cache
     # Scores are those of limits by the source's length; the saved limit is for callers of generate.
-    model.generation_config.max_length = None
+    model.generation_config.max_new_tokens = None
     for row in results["scores"]:
         name = {"validation": "val"}.get(row["split"], row["split"])
         hypotheses = lines(folder / row["file"])
@@ -99,8 +104,22 @@ def test_printed_command_translates(command, tmp_path, capsys):
 def test_saved_generation_config_is_that_of_the_last_test_score(command, tmp_path):
     train(command(test_num_beams=[2, 4], length_penalty=0.5, max_steps=2))
     config = GenerationConfig.from_pretrained(tmp_path / "run")
-    assert (config.num_beams, config.length_penalty, config.max_length) == (4, 0.5, 40)
+    # 40 positions, one of which the start token takes
+    assert (config.num_beams, config.length_penalty, config.max_new_tokens, config.max_length) == (4, 0.5, 39, None)
     assert (config.eos_token_id, config.pad_token_id, config.decoder_start_token_id) == (1, 0, 0)
+
+
+@pytest.mark.parametrize("family", ["capsule-marian", "capsule-rnn"])
+def test_saved_model_generates_without_a_warning_whoever_sets_the_limit(command, recurrent, tmp_path, caplog, family):
+    build = recurrent if family == "capsule-rnn" else command
+    setup = prepare(parse_arguments(build(max_source_length=40)))
+    run_module.save(run_module.build_trainer(setup))
+    assert_quiet_limits(tmp_path / "run", caplog)
+
+
+def test_limit_of_the_arguments_is_that_of_the_saved_model(command, tmp_path):
+    run_module.save(run_module.build_trainer(prepare(parse_arguments(command(generation_max_length=9)))))
+    assert GenerationConfig.from_pretrained(tmp_path / "run").max_new_tokens == 8
 
 
 def test_final_model_is_the_average_of_the_last_checkpoints(command, tmp_path):
@@ -111,6 +130,117 @@ def test_final_model_is_the_average_of_the_last_checkpoints(command, tmp_path):
     saved = load_file(folder / "model.safetensors")
     assert saved.keys() == expected.keys()
     assert all(torch.equal(saved[name], expected[name]) for name in saved)
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        pytest.param({"save_steps": 5}, [10, 12], id="the end between two saves"),
+        pytest.param({"save_steps": 0.4}, [10, 12], id="share of all updates"),
+        pytest.param({"save_strategy": "epoch"}, [6, 12], id="epochs"),
+        pytest.param({"save_strategy": "epoch", "max_steps": 10}, [6, 10], id="part of an epoch"),
+        pytest.param(
+            {"learning_rate": 0.0, "early_stopping_patience": 2, "eval_steps": 2, "save_steps": 4, "max_steps": 50},
+            [4],
+            id="stopped early between two saves",
+        ),
+        pytest.param({"save_steps": 3, "save_total_limit": 3}, [9, 12], id="with a limit"),
+    ],
+)
+def test_average_is_of_the_last_saves_of_the_run(command, tmp_path, options, expected):
+    results = train(command(average_checkpoints=2, **options))
+    assert results["final_weights"] == [f"checkpoint-{step}" for step in expected]
+
+
+def test_average_of_a_copied_folder_is_of_its_last_steps(command, tmp_path):
+    options = dict(average_checkpoints=2, save_steps=3, save_total_limit=3, eval_strategy="no")
+    train(command(**options, max_steps=9))
+    shutil.copytree(tmp_path / "run", tmp_path / "copy")
+    # the times of a copy say nothing, and neither does what a kill left of an old checkpoint
+    for age, step in enumerate((9, 6, 3)):
+        os.utime(tmp_path / "copy" / f"checkpoint-{step}", (1e9 + 1e3 * age, 1e9 + 1e3 * age))
+    (tmp_path / "copy" / "checkpoint-3" / "trainer_state.json").unlink()
+    options |= {"output_dir": tmp_path / "copy", "resume_from_checkpoint": "true"}
+    assert train(command(**options, max_steps=14))["final_weights"] == ["checkpoint-12", "checkpoint-14"]
+    assert {path.name for path in (tmp_path / "copy").glob("checkpoint-*")} == {
+        "checkpoint-9",
+        "checkpoint-12",
+        "checkpoint-14",
+    }
+
+
+def test_average_without_one_of_its_checkpoints_is_refused(command, tmp_path):
+    options = dict(average_checkpoints=3, save_steps=3, eval_strategy="no")
+    train(command(**options))
+    before = (tmp_path / "run" / "model.safetensors").read_bytes()
+    shutil.rmtree(tmp_path / "run" / "checkpoint-6")
+    (tmp_path / "run" / "checkpoint-9" / "model.safetensors").write_bytes(b"")
+    message = (
+        r"of checkpoint-6, checkpoint-9, checkpoint-12, but .* checkpoint-6 \(model.safetensors is missing\), check"
+    )
+    with pytest.raises(RunFailure, match=message):
+        train(command(**options, resume_from_checkpoint="true"))
+    assert (tmp_path / "run" / "model.safetensors").read_bytes() == before
+    # taken back, the run makes again what is missing
+    checkpoint = tmp_path / "run" / "checkpoint-3"
+    results = train(command(**options, resume_from_checkpoint=checkpoint))
+    assert results["final_weights"] == ["checkpoint-6", "checkpoint-9", "checkpoint-12"]
+    assert (tmp_path / "run" / "model.safetensors").read_bytes() == before
+
+
+def test_checkpoints_of_a_version_that_kept_no_log_of_them_are_averaged(command, tmp_path):
+    options = dict(average_checkpoints=3, save_steps=3, eval_strategy="no")
+    expected = train(command(**options, output_dir=tmp_path / "straight"))["final_weights"]
+    train(command(**options, max_steps=6))
+    for path in (tmp_path / "run").glob("checkpoint-*/trainer_state.json"):
+        state = json.loads(path.read_text())
+        state["log_history"] = [entry for entry in state["log_history"] if "saved" not in entry]
+        path.write_text(json.dumps(state))
+    assert train(command(**options, resume_from_checkpoint="true"))["final_weights"] == expected
+
+
+@pytest.mark.parametrize(
+    ("options", "planned"),
+    [
+        ({"save_steps": 5}, 3),
+        ({"save_steps": 4}, 3),
+        ({"save_steps": 0.25}, 4),
+        ({"save_strategy": "epoch"}, 2),
+        ({"save_strategy": "epoch", "max_steps": 13}, 3),
+        ({"save_strategy": "best", "metric_for_best_model": "bleu"}, None),
+        ({"save_strategy": "no"}, 0),
+    ],
+    ids=str,
+)
+def test_planned_checkpoints(command, options, planned):
+    trainer = run_module.build_trainer(prepare(parse_arguments(command(**options))))
+    assert run_module.planned_checkpoints(trainer) == planned
+
+
+def test_too_few_planned_checkpoints_are_said_before_training(command, caplog):
+    setup = prepare(parse_arguments(command(average_checkpoints=5, eval_strategy="no")))
+    trainer = run_module.build_trainer(setup)
+    trainer.train = lambda **_: caplog.messages.append("training")
+    run_module.train(setup, trainer)
+    (warning,) = [message for message in caplog.messages if "average_checkpoints=5" in message]
+    assert "a run of 12 updates saves only 3: the final model will be the average of these" in warning
+
+
+def test_best_checkpoint_is_kept_in_a_copied_folder(command, tmp_path):
+    # nothing is better than the first
+    options = dict(learning_rate=0.0, save_steps=3, eval_steps=3, save_total_limit=2)
+    train(command(**options, max_steps=6))
+    (tmp_path / "run").rename(tmp_path / "moved")
+    options |= {"output_dir": tmp_path / "moved", "resume_from_checkpoint": "true"}
+    assert train(command(**options, max_steps=12))["best"]["step"] == 3
+    assert {path.name for path in (tmp_path / "moved").glob("checkpoint-*")} == {"checkpoint-3", "checkpoint-12"}
+
+
+def test_translation_with_line_breaks_is_one_line(command, tmp_path, monkeypatch):
+    monkeypatch.setattr("hf_capsule_mt.training.trainer.translate", lambda *a, **k: ["a\r\nb\nc\rd"] * len(a[2]))
+    results = train(command(max_steps=1, validation_file=None, eval_strategy="no"))
+    content = (tmp_path / "run" / results["scores"][0]["file"]).read_bytes()
+    assert content == b"a b c d\n" * 17
 
 
 def test_final_model_is_the_best_one_if_asked_for(command, tmp_path):

@@ -1,0 +1,55 @@
+"""The command line of `train.py`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from ..files import only_writer
+from .failures import RunFailure, explain_failed_writes
+
+PROGRAM = "train.py"
+
+
+def main(argv: Sequence[str], default_recipe: Path) -> int:
+    """
+    Run the command line; returns the exit status.
+
+    What is wrong before any work ends with one line and status 2, a run that cannot go on with one line and status 1.
+
+    Args:
+        argv: arguments without the program name.
+        default_recipe: of an empty command line.
+    """
+    from .arguments import parse_arguments
+
+    with ExitStack() as held:
+        try:
+            arguments = parse_arguments(argv, default_recipe)
+            output_dir = Path(arguments.training.output_dir)
+            # One process writes for all of a distributed run.
+            if arguments.training.process_index == 0:
+                held.enter_context(only_writer(output_dir))
+            from .setup import prepare
+
+            with explain_failed_writes(output_dir, "make room, and start again"):
+                setup = prepare(arguments)
+        except (ValueError, OSError, RunFailure) as error:
+            return _end(error, 2)
+        from .run import run
+
+        try:
+            run(setup, argv)
+        except RunFailure as error:
+            # All processes of a distributed run fail together, unless one of them could not write.
+            alone = error.__cause__ is not None
+            return _end(error if alone or arguments.training.process_index == 0 else None, 1)
+    return 0
+
+
+def _end(error: Exception | None, status: int) -> int:
+    if error is not None:
+        print(f"{PROGRAM}: error: {' '.join(str(error).split())}", file=sys.stderr)
+    return status
