@@ -17,6 +17,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedModel, 
 
 import hf_capsule_mt  # noqa: F401  (registers the models)
 from hf_capsule_mt.analysis.routing_statistics import MemoryStatistics
+from hf_capsule_mt.files import read_lines
 from hf_capsule_mt.models.configuration_capsule_rnn import CAPSULE_MEMORIES
 
 BATCH = 50
@@ -40,7 +41,7 @@ def main() -> None:
     parser.add_argument("--source", type=Path, required=True, help="text file with one sentence a line")
     parser.add_argument("--output", type=Path, help="JSON file for the results")
     arguments = parser.parse_args()
-    sentences = arguments.source.read_text(encoding="utf-8").splitlines()
+    sentences = read_lines(arguments.source)
     results = {}
     for run in arguments.runs:
         model = AutoModelForSeq2SeqLM.from_pretrained(run, dtype=torch.float32).eval()

@@ -37,6 +37,7 @@ from transformers.utils import logging
 
 import registry
 from hf_capsule_mt.evaluation.translate import translate
+from hf_capsule_mt.files import read_lines
 from hf_capsule_mt.hub.conversion import to_plain
 from registry import SIZES
 from timing import environment, ratios, rotated, write_record
@@ -232,7 +233,7 @@ def main() -> None:
     options = parse()
     logging.set_verbosity_error()
     torch.set_num_threads(options.threads)
-    lines = [line for line in options.source.read_text(encoding="utf-8").splitlines() if line.strip()]
+    lines = [line for line in read_lines(options.source) if line.strip()]
     sentences, results = lines[: options.sentences], {}
     record = {
         "model": str(options.checkpoint.name if options.checkpoint else f"random weights, {options.size}"),

@@ -23,6 +23,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 import hf_capsule_mt  # noqa: F401  (registers the models)
 from hf_capsule_mt.evaluation.translate import translate
+from hf_capsule_mt.files import read_lines
 from timing import environment
 
 RESAMPLES = 2000
@@ -92,7 +93,7 @@ def main() -> None:
     if len(set(names)) < len(names):
         parser.error(f"the runs need different folder names, got {', '.join(names)}")
     torch.set_num_threads(arguments.threads)
-    sentences = [line for line in arguments.source.read_text(encoding="utf-8").splitlines() if line.strip()]
+    sentences = [line for line in read_lines(arguments.source) if line.strip()]
     sentences = sentences[: arguments.sentences]
     results = {str(b): measure(arguments.runs, sentences, b, arguments.seed) for b in arguments.beams}
     print(table(results))

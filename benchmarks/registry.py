@@ -177,7 +177,7 @@ def sentence_lengths(source: Path | None, size: Size, sentences: int = 16) -> tu
     """
     if source is None:
         return (size.length,) * sentences
-    lines = [line.split() for line in source.read_text(encoding="utf-8").splitlines() if line.strip()][:sentences]
+    lines = [line.split() for line in source.read_text(encoding="utf-8-sig").split("\n") if line.strip()][:sentences]
     if len(lines) < sentences:
         raise ValueError(f"{source} must have at least {sentences} sentences, but has {len(lines)}")
     return tuple(round(1.3 * len(words)) + 1 for words in lines)

@@ -35,7 +35,11 @@ def main(argv: list[str]) -> int:
         mistake = f"unknown command {argv[0]!r}" if argv else "no command"
         print(f"hf_capsule_mt: error: {mistake}; there are: {', '.join(COMMANDS)}", file=sys.stderr)
         return 2
-    return importlib.import_module(COMMANDS[argv[0]]).main(argv[1:])
+    try:
+        return importlib.import_module(COMMANDS[argv[0]]).main(argv[1:])
+    except KeyboardInterrupt:
+        print(f"hf_capsule_mt {argv[0]}: interrupted", file=sys.stderr)
+        return 130
 
 
 if __name__ == "__main__":

@@ -1,13 +1,135 @@
-"""Files that are there in whole or not at all, and outputs that one process writes at a time."""
+"""Text as lines and as JSON, files and folders that are there in whole or not at all, outputs with one writer."""
 
 from __future__ import annotations
 
+import codecs
+import json
 import os
-from collections.abc import Iterator
+import re
+import shutil
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, BinaryIO
 
 from filelock import FileLock, Timeout
+
+
+def raw_lines(stream: BinaryIO) -> Iterator[bytes]:
+    """
+    The lines of a stream from its beginning, without their ends, as all of this project reads lines.
+
+    Only a line feed ends a line, and a carriage return before it goes with it: what str.splitlines takes for further
+    ends (U+2028, form feeds, ...) is text, and cutting there would misalign two files. A byte order mark at the
+    beginning of the stream is no text; elsewhere it is.
+    """
+    for number, line in enumerate(stream):
+        if number == 0:
+            line = line.removeprefix(codecs.BOM_UTF8)
+            if not line:
+                return
+        yield line.removesuffix(b"\n").removesuffix(b"\r")
+
+
+def decoded_lines(stream: BinaryIO, name: str) -> Iterator[str]:
+    """
+    The lines of a stream of UTF-8, see `raw_lines`.
+
+    Args:
+        name: what an error calls the stream.
+
+    Raises:
+        ValueError: a line is not UTF-8.
+    """
+    for number, line in enumerate(raw_lines(stream), start=1):
+        try:
+            yield line.decode()
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{name}, line {number}: not UTF-8 ({error.reason}); convert it to UTF-8") from None
+
+
+def open_text(path: Path) -> BinaryIO:
+    """
+    Open a text file for `raw_lines` and `decoded_lines`.
+
+    Raises:
+        ValueError: it is a folder.
+        OSError: there is no such file, or it cannot be read.
+    """
+    try:
+        return path.open("rb")
+    except FileNotFoundError:
+        raise FileNotFoundError(f"there is no file {path}") from None
+    except IsADirectoryError:
+        raise ValueError(f"{path} is a folder; name a text file") from None
+
+
+def read_lines(path: Path) -> list[str]:
+    """All lines of a UTF-8 text file, see `raw_lines`; errors are those of `open_text` and `decoded_lines`."""
+    with open_text(path) as stream:
+        return list(decoded_lines(stream, str(path)))
+
+
+def one_line(text: str) -> str:
+    """The text with its line breaks (a tokenizer with byte pieces can produce some) as spaces."""
+    return re.sub(r"\r\n?|\n", " ", text)
+
+
+def write_lines(path: Path, texts: Iterable[str]) -> None:
+    """Write each text as one line, see `one_line` and `write_whole`."""
+    write_whole(path, "".join(f"{one_line(text)}\n" for text in texts))
+
+
+def parse_json(text: str) -> Any:
+    """
+    A value from JSON that can be written as JSON again.
+
+    Raises:
+        ValueError: the text is no JSON (NaN and Infinity are none), is nested too deeply, or has strings that are no
+            text.
+    """
+    try:
+        value = json.loads(text, parse_constant=_refuse_constant)
+        json_text(value).encode()
+    except RecursionError:
+        raise ValueError("it is nested too deeply; write it flatter") from None
+    except UnicodeEncodeError:
+        raise ValueError(r"it has half of a surrogate pair (\ud800 to \udfff), which is no text; remove it") from None
+    return value
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f"there is no {name} in JSON; write null")
+
+
+def json_text(value: Any, indent: int | None = None) -> str:
+    """
+    The value as JSON, with letters of all languages as they are.
+
+    Raises:
+        ValueError: a number is not finite, which JSON cannot express.
+    """
+    try:
+        return json.dumps(value, ensure_ascii=False, allow_nan=False, indent=indent)
+    except ValueError as error:
+        raise ValueError("a number is not finite, or too large, and JSON has none of these") from error
+
+
+def read_json(path: Path) -> Any:
+    """
+    The value in a JSON file.
+
+    Raises:
+        ValueError: see `parse_json`; the message names the file.
+        OSError: it cannot be read.
+    """
+    with open_text(path) as stream:
+        try:
+            return parse_json(stream.read().decode("utf-8-sig"))
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{path} is not UTF-8 text ({error.reason})") from None
+        except ValueError as error:
+            raise ValueError(f"{path} is not JSON: {error}") from None
 
 
 def write_whole(path: Path, content: str | bytes) -> None:
@@ -31,9 +153,59 @@ def write_whole(path: Path, content: str | bytes) -> None:
             stream.flush()
             os.fsync(stream.fileno())
         os.replace(partial, path)
-    except OSError:
+    except OSError as error:
         partial.unlink(missing_ok=True)
-        raise
+        # that of a full disk has no name
+        raise OSError(error.errno, error.strerror, str(path)) from error
+
+
+def empty_folder(output: str | Path) -> Path:
+    """The path, if a new directory can be written there; a ValueError says what to do otherwise."""
+    output = Path(output)
+    if output.is_file() or (output.is_dir() and any(output.iterdir())):
+        raise ValueError(f"{output} exists already; name a new directory, or remove it first")
+    return output
+
+
+@contextmanager
+def whole_folder(output: Path) -> Iterator[Path]:
+    """
+    A folder that is there when it is complete, and that one process writes at a time.
+
+    Gives a folder beside it to write to, which gets the name when the block ends, and is removed when that fails. What
+    a kill has left is removed by the next.
+
+    Args:
+        output: a path that does not exist, or an empty folder.
+
+    Raises:
+        ValueError: another process writes it, or something is there already.
+        OSError: it cannot be written.
+    """
+    # of a link, the folder that it names
+    output = Path(os.path.realpath(output))
+    with only_writer(output):
+        empty_folder(output)
+        partial = output.with_name(f".{output.name}.partial")
+        shutil.rmtree(partial, ignore_errors=True)
+        try:
+            partial.mkdir()
+            yield partial
+            _sync(partial)
+            if output.is_dir():
+                output.rmdir()
+            os.rename(partial, output)
+        except BaseException:
+            shutil.rmtree(partial, ignore_errors=True)
+            raise
+
+
+def _sync(folder: Path) -> None:
+    """The name must not be on the disk before the content is."""
+    for path in folder.rglob("*"):
+        if path.is_file():
+            with path.open("rb+") as stream:
+                os.fsync(stream.fileno())
 
 
 @contextmanager
@@ -45,16 +217,19 @@ def only_writer(output: Path) -> Iterator[None]:
 
     Raises:
         ValueError: another process holds it.
+        OSError: nothing can be written there.
     """
     output = output.absolute()
-    output.parent.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(output.with_name(f".{output.name}.lock"), timeout=0)
     try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(output.with_name(f".{output.name}.lock"), timeout=0)
         lock.acquire()
     except Timeout as error:
         raise ValueError(
             f"{output} is being written by another process; wait until that has ended, or name another output"
         ) from error
+    except OSError as error:
+        raise OSError(f"cannot write to {output.parent} ({error.strerror}); name another output") from error
     try:
         yield
     finally:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -15,14 +15,15 @@ import torch
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from .._version import __version__
-from ..evaluation.adequacy import evaluate_adequacy
+from ..evaluation.adequacy import SEPARATOR, evaluate_adequacy
 from ..evaluation.buckets import by_source_length
+from ..evaluation.checkpoints import checkpoint_fingerprint, digest
 from ..evaluation.comet import MODEL as COMET_MODEL
 from ..evaluation.comet import comet_score
 from ..evaluation.scores import score
 from ..evaluation.significance import compare
 from ..evaluation.translate import translate
-from ..files import write_whole
+from ..files import json_text, read_json, read_lines, write_lines, write_whole
 from ..models.capsule_configuration import ROUTING_AGGREGATIONS
 from ..models.configuration_capsule_rnn import CAPSULE_MEMORIES
 from .efficiency import efficiency
@@ -31,6 +32,8 @@ from .plots import draw_figures, save
 from .report_page import render
 from .routing_statistics import collect
 from .tables import COMET_COLUMN, SCORE_COLUMNS, Table, comparison_caption, comparison_table, significance_marks
+
+logger = logging.getLogger(__name__)
 
 NUM_EXAMPLES = 6
 # of a description of a system: what its config says about it, if it differs from nothing
@@ -104,11 +107,12 @@ def load_test_set(
         alignment: a file of gold word alignments, "0-0 1-2 ..." a line (source-reference, words between spaces).
 
     Raises:
-        ValueError: if the files do not have the same number of lines, or none, or an alignment does not fit.
+        ValueError: if the files do not have the same number of lines, or none, or an alignment does not fit, or one is
+            not UTF-8.
         OSError: if a file cannot be read.
     """
     paths = [Path(source), Path(reference)]
-    sides = [path.read_text(encoding="utf-8").splitlines() for path in paths]
+    sides = [read_lines(path) for path in paths]
     if len(sides[0]) != len(sides[1]):
         raise ValueError(
             f"{source} has {len(sides[0])} lines and {reference} {len(sides[1])}: each line needs its translation"
@@ -130,7 +134,7 @@ def load_test_set(
 
 
 def _read_alignments(path: Path, sides: Sequence[Sequence[str]]) -> list[set[tuple[int, int]]]:
-    lines = path.read_text(encoding="utf-8").splitlines()
+    lines = read_lines(path)
     if len(lines) != len(sides[0]):
         raise ValueError(f"{path} has {len(lines)} lines, but there are {len(sides[0])} sentences")
     alignments = []
@@ -194,7 +198,10 @@ def report_system(
     }
     if options.comet is not None:
         with stage(f"{name}: COMET"):
-            system["scores"]["comet"] = comet_score(sources, translations, references, command=options.comet)
+            try:
+                system["scores"]["comet"] = comet_score(sources, translations, references, command=options.comet)
+            except RuntimeError as error:
+                raise ValueError(f"COMET has failed on {name}, try its command alone: {error}") from error
         system["scores"]["signatures"]["comet"] = COMET_MODEL
     with stage(f"{name}: routing") as progress:
         system["routing"] = collect(
@@ -307,19 +314,18 @@ def make_report(
         The report, for JSON and for the page.
 
     Raises:
-        ValueError: if a checkpoint cannot be loaded.
+        ValueError: if a checkpoint cannot be loaded, or gives numbers that are not finite.
     """
     stage = stage or _silent
     systems, translations = [], {}
     for name, checkpoint in checkpoints.items():
         part = Path(output) / "parts" / f"{file_name(name)}.json"
-        key = _fingerprint(checkpoint, test_set, options)
-        kept = json.loads(part.read_text(encoding="utf-8")) if part.is_file() else {}
-        if kept.get("key") != key:
-            model, tokenizer = load(checkpoint)
+        model, tokenizer = load(checkpoint)
+        key = _fingerprint(model, tokenizer, test_set, options)
+        kept = _kept_part(part, key)
+        if kept is None:
             system, texts = report_system(name, model, tokenizer, test_set, options, stage)
-            kept = {"key": key, "system": system, "translations": texts}
-            write_whole(part, json.dumps(kept, ensure_ascii=False))
+            kept = _write_part(part, key, system, texts)
         systems.append(kept["system"] | {"name": name})
         translations[name] = kept["translations"]
     report: dict[str, Any] = {
@@ -351,10 +357,14 @@ def _adequacy(test_set: TestSet, translations: dict[str, list[str]]) -> dict[str
     gold = test_set.alignments
     if gold is None:
         return evaluate_adequacy(test_set.sources, test_set.references, translations, **languages)
-    # gold alignments count the words between spaces
-    sources, references = ([text.split() for text in side] for side in (test_set.sources, test_set.references))
-    words = {name: [text.split() for text in texts] for name, texts in translations.items()}
+    sources, references = (_words(side) for side in (test_set.sources, test_set.references))
+    words = {name: _words(texts) for name, texts in translations.items()}
     return evaluate_adequacy(sources, references, words, reference_alignments=gold, **languages)
+
+
+def _words(texts: Sequence[str]) -> list[list[str]]:
+    """Words between spaces, which gold alignments count, without the one that means something to the aligner."""
+    return [["|" if word == SEPARATOR else word for word in text.split()] for text in texts]
 
 
 def systems_table(report: dict[str, Any]) -> Table:
@@ -398,7 +408,7 @@ def write_report(report: dict[str, Any], output: str | Path) -> Path:
     (output / "figures").mkdir(parents=True, exist_ok=True)
     (output / "translations").mkdir(exist_ok=True)
     for name, texts in report.pop("translations").items():
-        write_whole(output / "translations" / f"{file_name(name)}.txt", "".join(f"{text}\n" for text in texts))
+        write_lines(output / "translations" / f"{file_name(name)}.txt", texts)
     report["figures"], drawn = [], {}
     for figure in draw_figures(report):
         path = output / "figures" / f"{figure.id}.svg"
@@ -409,8 +419,8 @@ def write_report(report: dict[str, Any], output: str | Path) -> Path:
         report["figures"].append({**described, "file": f"figures/{path.name}"})
     write_whole(output / "table.md", report["table"]["markdown"])
     write_whole(output / "table.tex", report["table"]["latex"])
-    write_whole(output / "report.json", json.dumps(report, ensure_ascii=False, indent=1))
-    write_whole(output / "summary.json", json.dumps(summary(report), ensure_ascii=False, indent=1) + "\n")
+    write_whole(output / "report.json", json_text(report, indent=1))
+    write_whole(output / "summary.json", json_text(summary(report), indent=1) + "\n")
     write_whole(output / "index.html", render(report, drawn))
     return output / "index.html"
 
@@ -432,17 +442,42 @@ def file_name(name: str) -> str:
     return "".join(letter if letter.isalnum() or letter in "-_." else "_" for letter in name)
 
 
-def _fingerprint(checkpoint: str, test_set: TestSet, options: Options) -> str:
-    """Of everything that a checkpoint's part depends on; weights by their size and time."""
-    files = sorted(Path(checkpoint).glob("*.safetensors")) if Path(checkpoint).is_dir() else []
-    weights = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files]
+def _fingerprint(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, test_set: TestSet, options: Options
+) -> str:
+    """Of everything that a checkpoint's part depends on."""
     parts = [
         __version__,
-        checkpoint,
-        weights,
+        checkpoint_fingerprint(model, tokenizer),
         test_set.describe(),
         repr(options),
         test_set.sources,
         test_set.references,
     ]
-    return hashlib.sha256(json.dumps(parts, ensure_ascii=False).encode()).hexdigest()
+    return digest(parts)
+
+
+def _kept_part(part: Path, key: str) -> dict[str, Any] | None:
+    """A finished part of this key; None if there is none, or if it is not what was written."""
+    if not part.exists():
+        return None
+    try:
+        kept = read_json(part)
+        if kept["digest"] == digest([kept["system"], kept["translations"]]):
+            return kept if kept["key"] == key else None
+        reason = "its content has changed"
+    except (ValueError, LookupError, TypeError) as error:
+        reason = f"{type(error).__name__}: {error}"
+    logger.warning(f"{part} is damaged ({reason}), and is made again")
+    return None
+
+
+def _write_part(part: Path, key: str, system: dict[str, Any], translations: list[str]) -> dict[str, Any]:
+    """What `_kept_part` gives from now on: numbers and lists as JSON has them."""
+    try:
+        system = json.loads(json_text(system))
+    except ValueError as error:
+        raise ValueError(f"{system['name']} gives numbers that are not finite; are its weights whole?") from error
+    kept = {"key": key, "digest": digest([system, translations]), "system": system, "translations": translations}
+    write_whole(part, json_text(kept))
+    return kept

@@ -13,20 +13,21 @@ part is kept when it is finished: the same command after an interruption goes on
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
-from huggingface_hub.errors import StrictDataclassError
-from safetensors import SafetensorError
 from tqdm.auto import tqdm
 from transformers import AutoConfig
 
+from ..command import run_command
 from ..evaluation.checkpoints import is_missing_directory
 from ..evaluation.comet import find_comet
+from ..evaluation.translate_command import GOES_ON, check_numbers
+from ..files import only_writer, read_json
 from .report import NUM_EXAMPLES, Options, Progress, file_name, load_test_set, make_report, write_report
 
 PROGRAM = "hf_capsule_mt report"
@@ -89,50 +90,66 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def main(argv: Sequence[str]) -> int:
-    """The command; returns the exit status."""
-    arguments = _parser().parse_args(argv)
-    try:
-        if find_spec("matplotlib") is None:
-            raise ValueError('the figures need matplotlib: pip install "hf_capsule_mt[plots]"')
-        checkpoints = _names(arguments.checkpoints, arguments.names)
-        for name, checkpoint in checkpoints.items():
-            if is_missing_directory(checkpoint):
-                raise ValueError(f"there is no directory {checkpoint} ({name})")
-            AutoConfig.from_pretrained(checkpoint)
-        for name in ("num_beams", "max_tokens", "examples", "max_sentences"):
-            value = getattr(arguments, name)
-            if value is not None and value < 1:
-                raise ValueError(f"--{name} must be at least 1, got {value}")
-        foreign = arguments.output.is_dir() and any(arguments.output.iterdir())
-        if foreign and not (arguments.output / "parts").is_dir():
-            raise ValueError(f"{arguments.output} is not empty and holds no report; name another folder")
-        test_set = load_test_set(
-            arguments.source,
-            arguments.reference,
-            arguments.source_lang,
-            arguments.target_lang,
-            arguments.max_sentences,
-            arguments.alignment,
-        )
-        if arguments.comet is not None:
-            find_comet(arguments.comet)
-        records = [json.loads(path.read_text(encoding="utf-8")) for path in arguments.runs]
-        options = Options(
-            num_beams=arguments.num_beams,
-            length_penalty=arguments.length_penalty,
-            max_tokens=arguments.max_tokens,
-            num_examples=arguments.examples,
-            efficiency=not arguments.no_speed,
-            comet=arguments.comet,
-        )
+def _check(arguments: argparse.Namespace, checkpoints: dict[str, str]) -> None:
+    for name, checkpoint in checkpoints.items():
+        if is_missing_directory(checkpoint):
+            raise ValueError(f"there is no directory {checkpoint} ({name})")
+        AutoConfig.from_pretrained(checkpoint)
+    check_numbers(arguments, "num_beams", "max_tokens", "examples", "max_sentences")
+    output = arguments.output
+    if output.exists() and not output.is_dir():
+        raise ValueError(f"{output} is a file; name a folder")
+    if output.is_dir() and any(output.iterdir()) and not (output / "parts").is_dir():
+        raise ValueError(f"{output} is not empty and holds no report; name another folder")
+    if arguments.comet is not None:
+        find_comet(arguments.comet)
+
+
+def _read_run(path: Path) -> dict[str, Any]:
+    record = read_json(path)
+    known = isinstance(record, dict) and isinstance(record.get("arguments"), dict)
+    scores = record.get("scores") if known else None
+    if not isinstance(scores, list) or not scores or not all(_is_score(row) for row in scores):
+        raise ValueError(f"{path} is no results.json of a run of train.py; leave it out of --runs")
+    return record
+
+
+def _is_score(row: Any) -> bool:
+    return isinstance(row, dict) and {"split", "beams", "bleu"} <= row.keys()
+
+
+def _command(arguments: argparse.Namespace) -> None:
+    if find_spec("matplotlib") is None:
+        raise ValueError('the figures need matplotlib: pip install "hf_capsule_mt[plots]"')
+    checkpoints = _names(arguments.checkpoints, arguments.names)
+    _check(arguments, checkpoints)
+    test_set = load_test_set(
+        arguments.source,
+        arguments.reference,
+        arguments.source_lang,
+        arguments.target_lang,
+        arguments.max_sentences,
+        arguments.alignment,
+    )
+    records = [_read_run(path) for path in arguments.runs]
+    options = Options(
+        num_beams=arguments.num_beams,
+        length_penalty=arguments.length_penalty,
+        max_tokens=arguments.max_tokens,
+        num_examples=arguments.examples,
+        efficiency=not arguments.no_speed,
+        comet=arguments.comet,
+    )
+    with only_writer(arguments.output):
         report = make_report(checkpoints, test_set, arguments.output, options, records, _bar)
         page = write_report(report, arguments.output)
-    except (ValueError, OSError, ImportError, StrictDataclassError, SafetensorError) as error:
-        print(f"{PROGRAM}: error: {error}", file=sys.stderr)
-        return 2
     if find_spec("systran_align") is None:
         print(f'{PROGRAM}: no adequacy: pip install "hf_capsule_mt[align]"', file=sys.stderr)
     print(report["table"]["markdown"])
     print(f"written: {page}")
-    return 0
+
+
+def main(argv: Sequence[str]) -> int:
+    """The command; returns the exit status."""
+    arguments = _parser().parse_args(argv)
+    return run_command(PROGRAM, lambda: _command(arguments), after_interruption=f"; {GOES_ON}")

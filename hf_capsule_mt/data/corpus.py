@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..files import parse_json, read_lines
 from .grammar import GRAMMAR_LANGUAGES, SPLITS, generate_corpus
 
 if TYPE_CHECKING:
@@ -111,39 +112,28 @@ def _read_text_pair(prefix: Path, source_lang: str, target_lang: str) -> tuple[l
 
 
 def _read_lines(path: Path) -> list[str]:
-    """Lines end with a line feed alone: str.splitlines would also cut at U+2028 and the like, and misalign."""
-    lines = [line.removesuffix("\r") for line in _read(path).removesuffix("\n").split("\n")]
+    lines = read_lines(path)
     if not any(line.strip() for line in lines):
         raise ValueError(f"{path} is empty")
     return lines
 
 
-def _read(path: Path) -> str:
-    try:
-        with path.open(encoding="utf-8-sig", newline="\n") as stream:
-            return stream.read()
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is not UTF-8 text ({error})") from None
-
-
 def _read_json(path: Path, source_lang: str, target_lang: str) -> tuple[list[str], list[str]]:
     if not path.is_file():
         raise FileNotFoundError(f"no file {path}; {LOOKUP}")
-    text = _read(path)
-    if not text.strip():
-        raise ValueError(f"{path} is empty")
-    if text.lstrip().startswith("["):
-        records = [(f"{path}, record {number}", record) for number, record in enumerate(_parse(text, str(path)), 1)]
+    lines = [(f"{path}, line {n}", line) for n, line in enumerate(_read_lines(path), 1) if line.strip()]
+    if lines[0][1].lstrip().startswith("["):
+        whole = _parse("\n".join(line for _, line in lines), str(path))
+        records = [(f"{path}, record {number}", record) for number, record in enumerate(whole, 1)]
     else:
-        lines = [(f"{path}, line {n}", line) for n, line in enumerate(text.split("\n"), 1) if line.strip()]
         records = [(place, _parse(line, place)) for place, line in lines]
     return _pairs(records, source_lang, target_lang)
 
 
 def _parse(text: str, place: str) -> Any:
     try:
-        return json.loads(text)
-    except json.JSONDecodeError as error:
+        return parse_json(text)
+    except ValueError as error:
         raise ValueError(f"{place}: not valid JSON ({error})") from None
 
 

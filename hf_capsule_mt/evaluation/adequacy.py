@@ -6,6 +6,7 @@ tokenizers, lower-cased; for Chinese and Japanese they are characters.
 
 from __future__ import annotations
 
+import logging
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain, islice
@@ -18,12 +19,16 @@ from sacrebleu.metrics import BLEU
 
 from .scores import base_language, refuse_single_strings
 
+logger = logging.getLogger(__name__)
+
 Alignment = set[tuple[int, int]]
 Sentence = str | Sequence[str]
 
 SEPARATOR = "|||"
 TOKENIZERS = {"zh": "zh", "ja": "char"}
 BATCH = 1000
+# Words of a side: fast_align takes time in proportion to their square, minutes from 20,000 on
+MAX_WORDS = 1000
 # fast_align's recommended options, and a high probability of the empty word: rare words otherwise take any word that
 # is left, which hides missing translations. On the grammar corpus (1,000 pairs with gold alignments, 1 to 3 target
 # words deleted from each) 0.7 finds 77 % of the source words that are no longer translated, with a precision of 95 %;
@@ -45,6 +50,9 @@ class Aligner:
     Nothing is downloaded: the probabilities are estimated from the text given to `fit`, so that the test set with its
     translations is enough to begin with, and more parallel text makes it better. The same text gives the same
     alignments.
+
+    It sees every text as it can take it: the null character, at which its strings end (it would read beyond the end of
+    a line), as the replacement character; and no pair with more than MAX_WORDS words on a side.
     """
 
     def __init__(self, model: Any) -> None:
@@ -58,7 +66,7 @@ class Aligner:
 
         Args:
             pairs: source words and target words of each sentence; read once, and kept in a temporary file. Pairs with
-                an empty side teach nothing and are left out.
+                an empty side teach nothing and are left out, as are those that are too long.
 
         Raises:
             ImportError: systran-align is not installed.
@@ -70,25 +78,35 @@ class Aligner:
             written = 0
             with open(text, "w", encoding="utf-8", newline="\n") as file:
                 for source, target in pairs:
-                    if len(source) and len(target):
+                    if _alignable(source, target):
                         file.write(f"{_line(source)} {SEPARATOR} {_line(target)}\n")
                         written += 1
             if not written:
-                raise ValueError("there is no text to learn word alignments from: every pair has an empty side")
+                raise ValueError(
+                    "there is no text to learn word alignments from: every pair has an empty side, or more than "
+                    f"{MAX_WORDS} words"
+                )
             systran_align.generate_alignment_probabilities(text, forward, backward, **OPTIONS)
             return cls(systran_align.Aligner(forward, backward))
 
     def align(self, pairs: Iterable[tuple[Sequence[str], Sequence[str]]]) -> list[Alignment]:
         """
-        Align sentence pairs, as words; a pair with an empty side has the empty alignment.
+        Align sentence pairs, as words; a pair with an empty side, or one that is too long, has the empty alignment.
 
         The two directions are joined as fast_align's grow-diag heuristics do.
         """
         alignments: list[Alignment] = []
         remaining = iter(pairs)
         while batch := list(islice(remaining, BATCH)):
-            found = self._model.align_batch([list(s) for s, _ in batch], [list(t) for _, t in batch])
-            alignments += [{(int(i), int(j)) for i, j in result["alignments"]} for result in found]
+            rows = [row for row, pair in enumerate(batch) if _alignable(*pair)]
+            sides = ([[_word(word) for word in batch[row][side]] for row in rows] for side in (0, 1))
+            found: list[Alignment] = [set() for _ in batch]
+            for row, result in zip(rows, self._model.align_batch(*sides), strict=True):
+                found[row] = {(int(i), int(j)) for i, j in result["alignments"]}
+            alignments += found
+            long = sum(max(map(len, pair)) > MAX_WORDS for pair in batch)
+            if long:
+                logger.warning(f"{long} sentences of more than {MAX_WORDS} words are not aligned")
         return alignments
 
 
@@ -296,13 +314,21 @@ class _Tokenizer:
         return str(self._tokenize(sentence)).lower().split() if isinstance(sentence, str) else sentence
 
 
+def _alignable(source: Sequence[str], target: Sequence[str]) -> bool:
+    return 0 < len(source) <= MAX_WORDS and 0 < len(target) <= MAX_WORDS
+
+
+def _word(word: str) -> str:
+    return word.replace("\0", "\ufffd")
+
+
 def _line(words: Sequence[str]) -> str:
     for word in words:
         if word == SEPARATOR or word.split() != [word]:
             raise ValueError(
                 f'a word to align must have no white space and be neither empty nor "{SEPARATOR}", got {word!r}'
             )
-    return " ".join(words)
+    return " ".join(map(_word, words))
 
 
 def _check(

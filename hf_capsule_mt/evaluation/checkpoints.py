@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -31,11 +32,12 @@ def load_checkpoint(
         device: "cpu", "cuda", ...; the accelerator if there is one.
 
     Raises:
-        ValueError: there is no such directory, the model is no encoder-decoder, or weights are missing.
+        ValueError: there is no such directory or device, the model is no encoder-decoder, or weights are missing.
         OSError: there is no such checkpoint.
     """
     if is_missing_directory(checkpoint):
         raise ValueError(f"there is no directory {checkpoint}")
+    place = find_device(device)
     # Only the bars of transformers' own loading
     disable_progress_bar()
     model, loading = AutoModelForSeq2SeqLM.from_pretrained(checkpoint, dtype=DTYPES[dtype], output_loading_info=True)
@@ -44,10 +46,29 @@ def load_checkpoint(
         raise ValueError(
             f"{checkpoint} is not a whole checkpoint: it has no {absent[0]} ({len(absent)} absent in all)"
         )
-    if device is None:
-        accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-        device = "cpu" if accelerator is None else accelerator.type
-    return model.eval().to(torch.device(device)), AutoTokenizer.from_pretrained(checkpoint)
+    return model.eval().to(place), AutoTokenizer.from_pretrained(checkpoint)
+
+
+def find_device(name: str | None = None) -> torch.device:
+    """
+    The device of that name; by default the accelerator if there is one, and otherwise the processor.
+
+    Raises:
+        ValueError: PyTorch does not know it, or this machine does not have it.
+    """
+    accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    if name is None:
+        return torch.device("cpu" if accelerator is None else accelerator.type)
+    there = (
+        "cpu" if accelerator is None else f"cpu and {accelerator.type} (0 to {torch.accelerator.device_count() - 1})"
+    )
+    try:
+        device = torch.device(name)
+        # each kind of device has an exception of its own for not being there
+        torch.empty(1, device=device).tolist()
+    except Exception as error:
+        raise ValueError(f"there is no device {name!r} for PyTorch on this machine; there is: {there}") from error
+    return device
 
 
 def set_languages(
@@ -90,3 +111,26 @@ def weights_digest(model: PreTrainedModel) -> str:
         weights.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
         weights.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
     return f"sha256:{weights.hexdigest()}"
+
+
+def checkpoint_fingerprint(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> dict[str, str]:
+    """Digests of all of a checkpoint that translations depend on, by what a message calls each."""
+    ignored = ("_name_or_path", "transformers_version")
+    config, generation = (
+        {key: value for key, value in part.items() if key not in ignored}
+        for part in (model.config.to_dict(), model.generation_config.to_diff_dict())
+    )
+    # Of any kind of tokenizer: its pieces, and what it makes of some text, for which a thousand of them will do
+    vocabulary = sorted(tokenizer.get_vocab().items())
+    texts = [piece for piece, _ in vocabulary[:: len(vocabulary) // 1000 + 1]]
+    return {
+        "weights": weights_digest(model),
+        "config": digest(config),
+        "generation config": digest(generation),
+        "tokenizer": digest([vocabulary, tokenizer(texts, verbose=False)["input_ids"]]),
+    }
+
+
+def digest(value: Any) -> str:
+    """A number that changes when something made of lists, dicts, texts and numbers does."""
+    return f"sha256:{hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()}"

@@ -9,9 +9,18 @@ from typing import Any
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.tokenization_utils_base import VERY_LARGE_INTEGER
 
-from ..models.pipeline_translation import encode_truncated, generation_value, max_positions, max_source_length
+from ..models.pipeline_translation import (
+    encode_truncated,
+    generation_value,
+    max_positions,
+    max_source_length,
+    with_parameters,
+)
 
 logger = logging.getLogger(__name__)
+
+# Most tokens of a translation by a model that has no positions, whatever its tokenizer says
+MOST_TOKENS = 4096
 
 
 def check_parallel(sentences: Sequence[str], max_tokens: int, **others: Sequence[Any] | None) -> None:
@@ -38,7 +47,9 @@ def encode_sources(
 ) -> list[list[int]]:
     """Token ids of each sentence, [S], truncated to what the model can read; a warning says by how much."""
     limit = max_source_length(tokenizer, model.config)
-    return _encode(tokenizer, sentences, limit, "sentences", "read", {})
+    encoded = _encode(tokenizer, sentences, limit, "sentences", "read", {})
+    check_ids(encoded, source_vocabulary(model), "sentence")
+    return encoded
 
 
 def encode_translations(
@@ -50,7 +61,9 @@ def encode_translations(
     """Token ids of each translation, [T], truncated to what the model can write; a warning says by how much."""
     longest = longest_output(model, generate_kwargs)
     limit = VERY_LARGE_INTEGER if longest is None else longest
-    return _encode(tokenizer, translations, limit, "translations", "write", {"text_target": True})
+    encoded = _encode(tokenizer, translations, limit, "translations", "write", {"text_target": True})
+    check_ids(encoded, target_vocabulary(model), "translation")
+    return encoded
 
 
 def _encode(
@@ -75,6 +88,67 @@ def _encode(
             f" can {verb}; {sum(excess)} tokens were cut, {max(excess)} from the longest {name.removesuffix('s')}"
         )
     return encoded["input_ids"]
+
+
+def source_vocabulary(model: PreTrainedModel) -> int:
+    """Number of token ids that the encoder reads."""
+    return _rows(model, model.get_encoder())
+
+
+def target_vocabulary(model: PreTrainedModel) -> int:
+    """Number of token ids that the decoder reads."""
+    return _rows(model, model.get_decoder())
+
+
+def _rows(model: PreTrainedModel, stack: Any) -> int:
+    embeddings = stack.get_input_embeddings()
+    return getattr(embeddings, "num_embeddings", None) or model.config.get_text_config().vocab_size
+
+
+def check_ids(encoded: Sequence[list[int]], rows: int, name: str) -> None:
+    """
+    Check what a tokenizer made of texts, for a model of so many rows of embeddings.
+
+    Raises:
+        ValueError: an id has no embedding.
+    """
+    for number, ids in enumerate(encoded, start=1):
+        if ids and max(ids) >= rows:
+            raise ValueError(
+                f"the tokenizer does not fit the model: it gives {name} {number} the token {max(ids)}, and the model's"
+                f" tokens end with {rows - 1}; save the tokenizer that the model was trained with beside it"
+            )
+
+
+def limit_given_length(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, generate_kwargs: dict[str, Any], prompt: int = 1
+) -> dict[str, Any]:
+    """
+    `generate_kwargs` with at most the length that the model can write, for which beam search takes memory in advance.
+
+    Where the model has no positions it is the tokenizer's limit, or MOST_TOKENS if that is less.
+
+    Args:
+        prompt: tokens that the decoder begins with.
+    """
+    positions = max_positions(model.config, "decoder")
+    longest = min(tokenizer.model_max_length, MOST_TOKENS) if positions is None else positions
+    config = generate_kwargs.get("generation_config")
+    for name, most in (("max_new_tokens", max(1, longest - prompt)), ("max_length", longest)):
+        given = generate_kwargs.get(name) or getattr(config, name, None)
+        if given is not None and given > most:
+            others = {key: value for key, value in generate_kwargs.items() if key != name}
+            generate_kwargs = with_parameters(others, **{name: most})
+    return generate_kwargs
+
+
+def warn_of_limit(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, generate_kwargs: dict[str, Any]) -> None:
+    """Say, once for all batches, what `limit_given_length` makes of a given length."""
+    limited = limit_given_length(model, tokenizer, generate_kwargs)
+    if limited is not generate_kwargs:
+        most = {name: generation_value(model, limited, name) for name in ("max_new_tokens", "max_length")}
+        shown = ", ".join(f"{name}={value}" for name, value in most.items() if value is not None)
+        logger.warning(f"a translation by this model cannot be as long as that: it gets {shown}")
 
 
 def longest_output(model: PreTrainedModel, generate_kwargs: dict[str, Any]) -> int | None:
@@ -123,7 +197,9 @@ def encode_prompts(
     # Only behind the start token does generate force it itself
     first = generation_value(model, generate_kwargs, "forced_bos_token_id")
     beginning = start if first is None else [*start, first]
-    encoded = iter(tokenizer(text_target=given, add_special_tokens=False)["input_ids"])
+    tokens = tokenizer(text_target=given, add_special_tokens=False)["input_ids"]
+    check_ids(tokens, target_vocabulary(model), "prefix")
+    encoded = iter(tokens)
     prompts = [[*beginning, *next(encoded)] if prefix.strip() else start for prefix in prefixes]
     longest = longest_output(model, generate_kwargs)
     for prefix, prompt in zip(prefixes, prompts, strict=True):

@@ -59,7 +59,9 @@ class ForcedScores:
     agreements: dict[str, Any] | None = None
 
     def score(self, length_penalty: float) -> float:
-        """Sum of the log-probabilities over T ** length_penalty."""
+        """Sum of the log-probabilities over T ** length_penalty; minus infinity if there is no token."""
+        if not self.log_probs:
+            return float("-inf")
         return sum(self.log_probs) / len(self.log_probs) ** length_penalty
 
 

@@ -25,16 +25,27 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from .checkpoints import load_checkpoint, set_languages, weights_digest
-from .line_files import LineOutput, count_lines, json_record, open_lines, process_lines
+from ..command import run_command
+from ..files import json_text
+from .checkpoints import checkpoint_fingerprint, load_checkpoint, set_languages
+from .encoding import target_vocabulary
+from .line_files import (
+    STANDARD_STREAM,
+    LineOutput,
+    count_lines,
+    json_record,
+    name_of,
+    open_lines,
+    process_lines,
+)
 from .score_pairs import ScoredTranslation, score_pairs
 from .translate_command import (
     SCORE_DECIMALS,
     add_model_arguments,
+    after_interruption,
     check_model_arguments,
     json_number,
     prefixes_of,
-    run_command,
 )
 
 PROGRAM = "hf_capsule_mt score"
@@ -60,6 +71,8 @@ def _check(arguments: argparse.Namespace) -> None:
     check_model_arguments(arguments)
     if arguments.jsonl == (arguments.target is not None):
         raise ValueError("give a source and a target file, or one file of JSON lines with --jsonl")
+    if arguments.source == arguments.target == STANDARD_STREAM:
+        raise ValueError("standard input can only be one of the two; give a file for the source or the target")
     if arguments.nbest and not arguments.jsonl:
         raise ValueError("--nbest needs --jsonl")
 
@@ -71,7 +84,12 @@ def _command(arguments: argparse.Namespace) -> None:
         raise ValueError(f"{arguments.source} has {counts[0]} lines, but {arguments.target} {counts[1]}")
     # With --jsonl there is no second file
     second = Path(os.devnull) if arguments.jsonl else arguments.target
-    with open_lines(arguments.source) as sources, open_lines(second) as targets:
+    inputs = [file for file in (arguments.source, arguments.target) if file is not None]
+    with (
+        open_lines(arguments.source) as sources,
+        open_lines(second) as targets,
+        LineOutput(arguments.output, inputs) as output,
+    ):
         model, tokenizer = load_checkpoint(arguments.checkpoint, arguments.dtype, arguments.device)
         generate_kwargs = set_languages(tokenizer, arguments.source_lang, arguments.target_lang)
         if arguments.length_penalty is not None:
@@ -80,11 +98,13 @@ def _command(arguments: argparse.Namespace) -> None:
         neutral = ("source", "target", "output", "max_tokens", "window", "device", "checkpoint")
         options = {name: value for name, value in vars(arguments).items() if name not in neutral}
         if arguments.output is not None:
-            options["weights"] = weights_digest(model)
+            options |= checkpoint_fingerprint(model, tokenizer)
+        output.begin(options)
+        rows = target_vocabulary(model)
 
         def run(window: list[str], first: int, progress: Callable[[int, int], None]) -> list[str]:
             records = _records(arguments, window, first)
-            counts, flat, tokens = _flatten(arguments, tokenizer, records, first)
+            counts, flat, tokens = _flatten(arguments, tokenizer, records, first, rows)
             results = score_pairs(
                 model,
                 tokenizer,
@@ -104,7 +124,6 @@ def _command(arguments: argparse.Namespace) -> None:
             ]
 
         lines = sources if arguments.jsonl else _pairs(sources, targets)
-        output = LineOutput(arguments.output, options)
         process_lines(lines, output, run, total=total, window=arguments.window, title="scoring")
 
 
@@ -127,11 +146,19 @@ def _records(arguments: argparse.Namespace, window: list[str], first: int) -> li
     fields = dict([(arguments.source_field, str), target])
     if arguments.prefix_field is not None:
         fields[arguments.prefix_field] = str
-    return [json_record(line, number, fields) for number, line in enumerate(window, start=first)]
+    return [json_record(line, _place(arguments, number), fields) for number, line in enumerate(window, start=first)]
+
+
+def _place(arguments: argparse.Namespace, number: int) -> str:
+    return f"{name_of(arguments.source)}, line {number}"
 
 
 def _flatten(
-    arguments: argparse.Namespace, tokenizer: PreTrainedTokenizerBase, records: list[dict[str, Any]], first: int
+    arguments: argparse.Namespace,
+    tokenizer: PreTrainedTokenizerBase,
+    records: list[dict[str, Any]],
+    first: int,
+    rows: int,
 ) -> tuple[list[int], list[tuple[dict[str, Any], str]], list[list[int]] | None]:
     """Number of translations of each record, all of them beside their records, and their ids if they are known."""
     if not arguments.nbest:
@@ -139,14 +166,12 @@ def _flatten(
     flat, ids = [], []
     for number, record in enumerate(records, start=first):
         for hypothesis in record["translations"]:
-            try:
-                tokens, text = hypothesis["tokens"], hypothesis["text"]
-                decoded = tokenizer.decode(tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False)
-            except (KeyError, TypeError, OverflowError) as error:
-                raise ValueError(f'line {number}: a translation without "text" and "tokens"') from error
+            place = _place(arguments, number)
+            tokens, text = _tokens_and_text(hypothesis, place, rows)
+            decoded = tokenizer.decode(tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False)
             if decoded != text:
                 raise ValueError(
-                    f"line {number}: the tokens of {text[:60]!r} are another text for this checkpoint's tokenizer; "
+                    f"{place}: the tokens of {text[:60]!r} are another text for this checkpoint's tokenizer; "
                     "leave out --nbest to score texts"
                 )
             flat.append((record, text))
@@ -154,14 +179,29 @@ def _flatten(
     return [len(record["translations"]) for record in records], flat, ids
 
 
+def _tokens_and_text(hypothesis: Any, place: str, rows: int) -> tuple[list[int], str]:
+    """Ids and text of one of a line's translations, for a model of so many rows."""
+    fields = hypothesis if isinstance(hypothesis, dict) else {}
+    tokens, text = fields.get("tokens"), fields.get("text")
+    if not isinstance(text, str) or not isinstance(tokens, list) or any(type(token) is not int for token in tokens):
+        raise ValueError(f'{place}: a translation without "text" and "tokens", a list of ids')
+    unknown = [token for token in tokens if not 0 <= token < rows]
+    if unknown:
+        raise ValueError(
+            f"{place}: the token {unknown[0]} is none of this checkpoint's, which end with {rows - 1}; give the "
+            "checkpoint that made them, or leave out --nbest to score texts"
+        )
+    return tokens, text
+
+
 def _line(arguments: argparse.Namespace, record: dict[str, Any], results: list[ScoredTranslation]) -> str:
     if arguments.nbest:
         for hypothesis, result in zip(record["translations"], results, strict=True):
             hypothesis.update(_fields(arguments, result))
-        return json.dumps(record, ensure_ascii=False)
+        return json_text(record)
     (result,) = results
     if arguments.jsonl:
-        return json.dumps({**record, **_fields(arguments, result)}, ensure_ascii=False)
+        return json_text({**record, **_fields(arguments, result)})
     columns = [f"{result.score:.{SCORE_DECIMALS}f}", str(len(result.log_probs))]
     if arguments.per_token:
         columns.append(" ".join(f"{value:.{SCORE_DECIMALS}f}" for value in result.log_probs))
@@ -178,4 +218,4 @@ def _fields(arguments: argparse.Namespace, result: ScoredTranslation) -> dict[st
 def main(argv: Sequence[str]) -> int:
     """The command; returns the exit status."""
     arguments = _parser().parse_args(argv)
-    return run_command(PROGRAM, lambda: _command(arguments))
+    return run_command(PROGRAM, lambda: _command(arguments), after_interruption=after_interruption(arguments))

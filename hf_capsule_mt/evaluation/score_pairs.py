@@ -21,7 +21,8 @@ class ScoredTranslation:
     Attributes:
         tokens: ids, without the start token; those of the prefix and the end of the sentence included.
         log_probs: of the tokens behind the prefix; minus infinity for what generation could not have written.
-        score: see `forced_scores`; 0 for a blank translation of a blank sentence, which the model is not asked about.
+        score: see `forced_scores`; 0 for a blank translation of a blank sentence, which the model is not asked about,
+            and minus infinity for given tokens that are none, see `translate.Hypothesis`.
     """
 
     tokens: list[int]
@@ -72,7 +73,7 @@ def score_pairs(
     pairs = []
     for row, source, target, prompt in zip(rows, sources, targets, prompts, strict=True):
         pair = ForcedPair(source, prompt, target[len(prompt) - 1 :])
-        if target != prompt[1:] + pair.target or not pair.target:
+        if target != prompt[1:] + pair.target or not (pair.target or tokens is not None):
             raise ValueError(
                 f"translation {row + 1} does not begin with the tokens of its prefix: {translations[row][:60]!r}"
             )
@@ -83,10 +84,15 @@ def score_pairs(
         return ScoredTranslation(targets[index], scores.log_probs, scores.score(penalty))
 
     def scored() -> Iterator[tuple[list[int], list[ScoredTranslation]]]:
-        for batch, results in score_tokens(model, pairs, max_tokens=max_tokens, **generate_kwargs):
+        empty = [index for index, pair in enumerate(pairs) if not pair.target]
+        if empty:
+            yield [rows[index] for index in empty], [given(index, ForcedScores([])) for index in empty]
+        full = [index for index, pair in enumerate(pairs) if pair.target]
+        batches = score_tokens(model, [pairs[index] for index in full], max_tokens=max_tokens, **generate_kwargs)
+        for batch, results in batches:
             yield (
-                [rows[i] for i in batch],
-                [given(i, result) for i, result in zip(batch, results, strict=True)],
+                [rows[full[i]] for i in batch],
+                [given(full[i], result) for i, result in zip(batch, results, strict=True)],
             )
 
     blank = ScoredTranslation([], [], 0.0)

@@ -11,7 +11,7 @@ from transformers.generation import MaxLengthCriteria, StoppingCriteriaList
 
 from ..models.capsule_configuration import CapsuleConfigMixin
 from ..models.pipeline_translation import end_token_ids, generate_translations, generation_value, max_positions
-from .encoding import check_parallel, encode_prompts, encode_sources
+from .encoding import check_parallel, encode_prompts, encode_sources, limit_given_length, warn_of_limit
 from .forced_scores import ForcedPair, ForcedScores, length_penalty_of, score_tokens
 
 Progress = Callable[[int, int], None]
@@ -27,7 +27,8 @@ class Hypothesis:
         text: without special tokens; a forced prefix is part of it.
         tokens: ids, the forced prefix and the end of the sentence (if it was reached) included, the start token not.
         ended: False where a length limit cut the translation off before its end.
-        score: see `forced_scores`; 0 for the blank translation of a blank sentence, which no model is asked about.
+        score: see `forced_scores`; 0 for the blank translation of a blank sentence, which no model is asked about, and
+            minus infinity for one without tokens of its own: the beam search has found fewer than were asked for.
         agreements: see `forced_scores.agreement_summary`, with "source_tokens" [S] and "target_tokens" [T]; None
             unless asked for.
     """
@@ -147,11 +148,13 @@ def translate_nbest(
 
     def scored() -> Iterator[tuple[list[int], list[list[Hypothesis]]]]:
         for rows, pairs in batches:
-            scores: list[Any] = [None] * len(pairs)
+            # Where a beam found fewer translations than it was asked for, there is nothing to score
+            scores: list[Any] = [ForcedScores([])] * len(pairs)
+            found = [index for index, pair in enumerate(pairs) if pair.target]
             options = {**generate_kwargs, "max_tokens": max_tokens, "output_agreements": agreements}
-            for indices, results in score_tokens(model, pairs, **options):
+            for indices, results in score_tokens(model, [pairs[index] for index in found], **options):
                 for index, result in zip(indices, results, strict=True):
-                    scores[index] = result
+                    scores[found[index]] = result
             flat = _hypotheses(model, tokenizer, pairs, scores, generate_kwargs)
             yield rows, [flat[start : start + num_sequences] for start in range(0, len(flat), num_sequences)]
 
@@ -199,7 +202,8 @@ def _hypotheses(
         if agreements is not None:
             pieces = tokenizer.convert_ids_to_tokens
             agreements = {"source_tokens": pieces(pair.source), "target_tokens": pieces(target), **agreements}
-        hypotheses.append(Hypothesis(text, target, target[-1] in ends, forced.score(penalty), agreements))
+        ended = bool(pair.target) and target[-1] in ends
+        hypotheses.append(Hypothesis(text, target, ended, forced.score(penalty), agreements))
     return hypotheses
 
 
@@ -217,6 +221,7 @@ def _generated_batches(
     sources = encode_sources(model, tokenizer, [sentences[position] for position in positions])
     given = [prefixes[position] if prefixes else "" for position in positions]
     prompts = encode_prompts(model, tokenizer, given, generate_kwargs)
+    warn_of_limit(model, tokenizer, generate_kwargs)
 
     def batches() -> Iterator[tuple[list[int], list[ForcedPair]]]:
         sizes = [(len(prompt), len(source)) for prompt, source in zip(prompts, sources, strict=True)]
@@ -240,6 +245,7 @@ def _generate(
     input_ids = pad_sequence(sources, batch_first=True, padding_value=tokenizer.pad_token_id or 0).to(model.device)
     attention_mask = pad_sequence(masks, batch_first=True).to(model.device)
     prompts = torch.tensor([prompt for _, prompt in rows], device=model.device)
+    generate_kwargs = limit_given_length(model, tokenizer, generate_kwargs, prompts.shape[1])
     if prompts.shape[1] > 1:
         generate_kwargs = {**generate_kwargs, "decoder_input_ids": prompts}
         if (positions := max_positions(model.config, "decoder")) is not None:

@@ -19,25 +19,22 @@ interruption goes on from the last window.
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import sys
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub.errors import StrictDataclassError
-from safetensors import SafetensorError
-
+from ..command import run_command
+from ..files import json_text
 from ..models.capsule_configuration import CapsuleConfigMixin
-from .checkpoints import DTYPES, load_checkpoint, set_languages, weights_digest
+from .checkpoints import DTYPES, checkpoint_fingerprint, load_checkpoint, set_languages
 from .line_files import (
     STANDARD_STREAM,
     WINDOW,
     LineOutput,
     count_lines,
     json_record,
-    one_line,
+    name_of,
     open_lines,
     process_lines,
 )
@@ -45,6 +42,10 @@ from .translate import Hypothesis, translate, translate_nbest
 
 PROGRAM = "hf_capsule_mt translate"
 SCORE_DECIMALS = 6
+GOES_ON = "what is finished is kept, and the same command goes on from there"
+# Above these a number is a mistake: it would take all memory, or every score to zero
+MOST = {"num_beams": 1000, "num_return_sequences": 1000, "max_tokens": 10**7, "window": 10**7}
+LARGEST_PENALTY = 10.0
 
 
 def add_model_arguments(parser: argparse.ArgumentParser) -> None:
@@ -71,16 +72,31 @@ def check_model_arguments(arguments: argparse.Namespace, *positive: str) -> None
         positive: more arguments that must be at least one, if they are given.
 
     Raises:
-        ValueError: a number below one, or arguments that exclude or need each other.
+        ValueError: a number that cannot be meant, or arguments that exclude or need each other.
     """
-    for name in ("max_tokens", "window", *positive):
-        value = getattr(arguments, name)
-        if value is not None and value < 1:
-            raise ValueError(f"--{name} must be at least 1, got {value}")
+    check_numbers(arguments, "max_tokens", "window", *positive)
     if arguments.prefix_field is not None and not arguments.jsonl:
         raise ValueError("--prefix_field needs --jsonl; --target_prefix gives all lines the same prefix")
     if arguments.prefix_field is not None and arguments.target_prefix is not None:
         raise ValueError("give either --prefix_field or --target_prefix, and not both")
+
+
+def check_numbers(arguments: argparse.Namespace, *names: str) -> None:
+    """
+    Check the length penalty, and arguments that must be at least one, if they are given.
+
+    Raises:
+        ValueError: a number that is out of its bounds.
+    """
+    for name in names:
+        value = getattr(arguments, name)
+        if value is not None and value < 1:
+            raise ValueError(f"--{name} must be at least 1, got {value}")
+        if value is not None and value > MOST.get(name, value):
+            raise ValueError(f"--{name} must be at most {MOST[name]}, got {value}")
+    penalty = arguments.length_penalty
+    if penalty is not None and not (math.isfinite(penalty) and abs(penalty) <= LARGEST_PENALTY):
+        raise ValueError(f"--length_penalty must be from {-LARGEST_PENALTY:g} to {LARGEST_PENALTY:g}, got {penalty:g}")
 
 
 def prefixes_of(arguments: argparse.Namespace, records: Sequence[dict[str, Any]]) -> list[str] | None:
@@ -90,24 +106,14 @@ def prefixes_of(arguments: argparse.Namespace, records: Sequence[dict[str, Any]]
     return None if arguments.target_prefix is None else [arguments.target_prefix] * len(records)
 
 
+def after_interruption(arguments: argparse.Namespace) -> str:
+    """What to say after Ctrl-C: a part is kept of a file, and not of a stream."""
+    return "" if arguments.output in (None, STANDARD_STREAM) else f"; {GOES_ON}"
+
+
 def json_number(value: float) -> float | None:
     """A score for JSON, which has no infinity: null is what generation could not have produced."""
-    return round(value, SCORE_DECIMALS) if value > float("-inf") else None
-
-
-def run_command(program: str, command: Callable[[], None]) -> int:
-    """Run the body of a command; returns the exit status, with one line on standard error for what goes wrong."""
-    try:
-        command()
-        sys.stdout.flush()
-    except BrokenPipeError:
-        # Whoever reads has enough; nothing is left to flush at the end of the process
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
-    except (ValueError, OSError, ImportError, StrictDataclassError, SafetensorError) as error:
-        print(f"{program}: error: {error}", file=sys.stderr)
-        return 2
-    return 0
+    return round(value, SCORE_DECIMALS) if math.isfinite(value) else None
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -145,7 +151,7 @@ def _generate_kwargs(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def _command(arguments: argparse.Namespace) -> None:
     _check(arguments)
-    with open_lines(arguments.input) as lines:
+    with open_lines(arguments.input) as lines, LineOutput(arguments.output, [arguments.input]) as output:
         model, tokenizer = load_checkpoint(arguments.checkpoint, arguments.dtype, arguments.device)
         if arguments.agreements and not isinstance(model.config, CapsuleConfigMixin):
             raise ValueError(f"--agreements are those of capsule models, and {arguments.checkpoint} is none")
@@ -155,7 +161,8 @@ def _command(arguments: argparse.Namespace) -> None:
         neutral = ("input", "output", "max_tokens", "window", "device", "checkpoint")
         options = {name: value for name, value in vars(arguments).items() if name not in neutral}
         if arguments.output is not None:
-            options["weights"] = weights_digest(model)
+            options |= checkpoint_fingerprint(model, tokenizer)
+        output.begin(options)
         detailed = arguments.scores or arguments.agreements or arguments.num_return_sequences > 1
 
         def run(window: list[str], first: int, progress: Callable[[int, int], None]) -> list[str]:
@@ -175,7 +182,6 @@ def _command(arguments: argparse.Namespace) -> None:
             numbered = enumerate(nbest, start=first - 1)
             return [line for number, line_nbest in numbered for line in _text_lines(arguments, number, line_nbest)]
 
-        output = LineOutput(arguments.output, options)
         total = count_lines(arguments.input)
         process_lines(lines, output, run, total=total, window=arguments.window, title="translating")
 
@@ -185,11 +191,12 @@ def _records(arguments: argparse.Namespace, window: list[str], first: int) -> li
     if not arguments.jsonl:
         return [{arguments.source_field: line} for line in window]
     fields = dict.fromkeys(filter(None, (arguments.source_field, arguments.prefix_field)), str)
-    records = [json_record(line, number, fields) for number, line in enumerate(window, start=first)]
-    for number, record in enumerate(records, start=first):
+    places = [f"{name_of(arguments.input)}, line {number}" for number in range(first, first + len(window))]
+    records = [json_record(line, place, fields) for place, line in zip(places, window, strict=True)]
+    for place, record in zip(places, records, strict=True):
         for name in ("translation", "translations"):
             if name in record:
-                raise ValueError(f'line {number} has a field "{name}" already, which would be lost; rename it')
+                raise ValueError(f'{place} has a field "{name}" already, which would be lost; rename it')
     return records
 
 
@@ -206,11 +213,11 @@ def _json_line(record: dict[str, Any], nbest: list[Hypothesis], detailed: bool) 
             }
             for hypothesis in nbest
         ]
-    return json.dumps(record, ensure_ascii=False)
+    return json_text(record)
 
 
 def _text_lines(arguments: argparse.Namespace, number: int, nbest: list[Hypothesis]) -> list[str]:
-    texts = [one_line(hypothesis.text) for hypothesis in nbest]
+    texts = [hypothesis.text for hypothesis in nbest]
     scored = [f"{nbest[rank].score:.{SCORE_DECIMALS}f}\t{text}" for rank, text in enumerate(texts)]
     if arguments.num_return_sequences > 1:
         return [f"{number}\t{line}" for line in scored]
@@ -220,4 +227,4 @@ def _text_lines(arguments: argparse.Namespace, number: int, nbest: list[Hypothes
 def main(argv: Sequence[str]) -> int:
     """The command; returns the exit status."""
     arguments = _parser().parse_args(argv)
-    return run_command(PROGRAM, lambda: _command(arguments))
+    return run_command(PROGRAM, lambda: _command(arguments), after_interruption=after_interruption(arguments))

@@ -14,14 +14,11 @@ loads without this package. Tokenizer, generation config and special tokens come
 from __future__ import annotations
 
 import argparse
-import sys
 import typing
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub.errors import StrictDataclassError
-from safetensors import SafetensorError
 from transformers import (
     AutoConfig,
     AutoModelForSeq2SeqLM,
@@ -30,8 +27,10 @@ from transformers import (
     PreTrainedModel,
 )
 
+from ..command import run_command
 from ..evaluation.checkpoints import is_missing_directory
 from ..evaluation.encoding import saved_generation_config
+from ..files import empty_folder, whole_folder
 from ..models.capsule_configuration import (
     AGGREGATION_INITS,
     AGGREGATIONS,
@@ -139,19 +138,12 @@ def _load_config(source: str | Path, revision: str | None) -> PreTrainedConfig:
     return AutoConfig.from_pretrained(source, revision=revision)
 
 
-def empty_folder(output: str | Path) -> Path:
-    """The path, if a new directory can be written there; a ValueError says what to do otherwise."""
-    output = Path(output)
-    if output.is_file() or (output.is_dir() and any(output.iterdir())):
-        raise ValueError(f"{output} exists already; name a new directory, or remove it first")
-    return output
-
-
 def _save(model: PreTrainedModel, source: str | Path, revision: str | None, output: Path) -> Path:
     tokenizer = AutoTokenizer.from_pretrained(source, revision=revision)
     model.generation_config = saved_generation_config(model, tokenizer)
-    model.save_pretrained(output)
-    tokenizer.save_pretrained(output)
+    with whole_folder(output) as folder:
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
     return output
 
 
@@ -196,17 +188,15 @@ def _boolean(text: str) -> bool:
     return text.lower() == "true"
 
 
+def _command(arguments: dict[str, Any]) -> None:
+    source, output, revision, plain = (arguments.pop(name) for name in ("source", "output", "revision", "plain"))
+    if plain and arguments:
+        raise ValueError(f"a plain model has no {', '.join(arguments)}: leave out --plain or these")
+    made = (to_plain if plain else convert)(source, output, revision=revision, **arguments)
+    print(f"{source} -> {made}")
+
+
 def main(argv: Sequence[str]) -> int:
     """The command; returns the exit status."""
     arguments = vars(_parser().parse_args(argv))
-    source, output, revision = (arguments.pop(name) for name in ("source", "output", "revision"))
-    plain = arguments.pop("plain")
-    try:
-        if plain and arguments:
-            raise ValueError(f"a plain model has no {', '.join(arguments)}: leave out --plain or these")
-        made = (to_plain if plain else convert)(source, output, revision=revision, **arguments)
-    except (ValueError, OSError, StrictDataclassError, SafetensorError) as error:
-        print(f"{PROGRAM}: error: {error}", file=sys.stderr)
-        return 2
-    print(f"{source} -> {made}")
-    return 0
+    return run_command(PROGRAM, lambda: _command(arguments), after_interruption="; nothing was written")

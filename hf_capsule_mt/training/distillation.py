@@ -18,7 +18,6 @@ Whatever the moment of a kill, the same command goes on from these files. The pr
 from __future__ import annotations
 
 import glob
-import hashlib
 import json
 import os
 import sys
@@ -38,9 +37,9 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedModel, 
 from transformers.utils.logging import disable_progress_bar
 
 from ..data.corpus import JSON_SUFFIXES, load_split
-from ..evaluation.checkpoints import absent_weights, weights_digest
-from ..evaluation.line_files import one_line
+from ..evaluation.checkpoints import absent_weights, checkpoint_fingerprint, digest
 from ..evaluation.translate import translate_batches
+from ..files import one_line
 from . import report
 from .arguments import DataArguments, argument, parse_recipe, recipe_parser
 
@@ -290,29 +289,13 @@ def _fingerprint(
     command: DistillationCommand, sources: list[str], model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
 ) -> dict[str, Any]:
     """All that the translations depend on, by the name that an error calls it; neither paths nor batch sizes."""
-    ignored = ("_name_or_path", "transformers_version")
-    config, generation = (
-        {key: value for key, value in part.items() if key not in ignored}
-        for part in (model.config.to_dict(), model.generation_config.to_diff_dict())
-    )
-    # Of any kind of tokenizer: its pieces, and what it makes of some text, for which a thousand of them will do.
-    vocabulary = sorted(tokenizer.get_vocab().items())
-    texts = [piece for piece, _ in vocabulary[:: len(vocabulary) // 1000 + 1]]
-    tokens = [vocabulary, tokenizer(texts, verbose=False)["input_ids"]]
     return {
-        "teacher's weights": weights_digest(model),
-        "teacher's config": _digest(config),
-        "teacher's generation config": _digest(generation),
-        "teacher's tokenizer": _digest(tokens),
-        "source sentences": _digest(sources),
+        **{f"teacher's {name}": value for name, value in checkpoint_fingerprint(model, tokenizer).items()},
+        "source sentences": digest(sources),
         "source_lang": command.data.source_lang,
         "target_lang": command.data.target_lang,
         **command.distillation.generation_options(),
     }
-
-
-def _digest(value: Any) -> str:
-    return f"sha256:{hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()}"
 
 
 def _check_fingerprint(path: Path, fingerprint: dict[str, Any], prefix: Path) -> None:

@@ -186,7 +186,7 @@ def test_malformed_record_is_located(tmp_path, line, message):
 def test_text_in_another_encoding_is_named(tmp_path):
     write_text(tmp_path)
     (tmp_path / "train.de").write_bytes("schläft\n".encode("latin-1"))
-    with pytest.raises(ValueError, match=r"train\.de is not UTF-8"):
+    with pytest.raises(ValueError, match=r"train\.de, line 1: not UTF-8"):
         load(file="train", data_dir=str(tmp_path))
 
 

@@ -1,0 +1,68 @@
+"""How a command ends: its exit status, and one line on standard error for what went wrong."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+
+import torch
+from huggingface_hub.errors import StrictDataclassError
+from safetensors import SafetensorError
+
+INTERRUPTED = 130
+
+
+def run_command(program: str, command: Callable[[], None], *, after_interruption: str = "") -> int:
+    """
+    Run the body of a command.
+
+    Args:
+        program: name of the command, for messages.
+        after_interruption: what to tell someone who has pressed Ctrl-C, behind the word "interrupted".
+
+    Returns:
+        The exit status: 0; 1 if whoever reads the standard output has enough; 2 for what the user can mend, with one
+        line on standard error; 130 after Ctrl-C, with one line too.
+    """
+    try:
+        command()
+        sys.stdout.flush()
+        return 0
+    except BrokenPipeError:
+        _abandon_output()
+        return 1
+    except KeyboardInterrupt:
+        _say(program, f"interrupted{after_interruption}")
+        return INTERRUPTED
+    except (ValueError, OSError, ImportError, StrictDataclassError, SafetensorError) as error:
+        full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+        _say(program, f"error: {error}{'; make room, and give the same command again' if full else ''}")
+    except (MemoryError, RuntimeError) as error:
+        if not _out_of_memory(error):
+            raise
+        _say(program, "error: there is not enough memory; give a smaller --max_tokens, or --num_beams")
+    try:
+        sys.stdout.flush()
+    except OSError:
+        _abandon_output()
+    return 2
+
+
+def _say(program: str, message: str) -> None:
+    line = re.sub(r"\s*\n\s*", " ", message.strip())
+    print(f"{program}: {line}", file=sys.stderr)
+
+
+def _out_of_memory(error: Exception) -> bool:
+    # PyTorch has a class of its own for accelerators alone
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+
+
+def _abandon_output() -> None:
+    """What is left to flush at the end of the process goes nowhere: it would be a second error."""
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
