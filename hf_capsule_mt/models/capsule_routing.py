@@ -7,9 +7,10 @@ capsules, D size of one output capsule, R routing iterations. Every function tak
 Inner arithmetic is float32 for float32, bfloat16 and float16 inputs and float64 for float64 inputs, under autocast as
 well; results come back in the dtype of the votes, agreements in the inner dtype.
 
-Whatever the finite inputs, results and gradients are finite: votes beyond LARGEST count as LARGEST, and a gradient that
-its type cannot hold is the largest number of its type. float16 needs the latter: votes of 1e4 have gradients of 1e8. A
-loss scale that is too large is noticed all the same, as the layers that make the votes sum many of these gradients.
+Results and gradients of finite inputs are finite, up to inputs of 1e30 and parameters of 1e4: votes beyond LARGEST
+count as LARGEST, and a gradient that its type cannot hold becomes the largest number of its type. float16 needs the
+latter, as votes of 1e4 may have gradients of 1e8. A loss scale that is too large is noticed all the same: the layers
+that make the votes sum many of these gradients.
 
 Sources: Dou et al. 2019, "Dynamic Layer Aggregation for Neural Machine Translation with Routing-by-Agreement"
 (Eq. 5-16, Alg. 1-2), with the EM details of Hinton et al. 2018, "Matrix Capsules with EM Routing"; Zheng et al. 2019,

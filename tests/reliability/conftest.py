@@ -13,11 +13,12 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 sys.path[:0] = [str(HERE), str(HERE.parent / "hub")]
 
-from commands import COMMANDS, Materials
-from fork_server import Server
-from harness import Harness
+# found in the folders above
+from commands import COMMANDS, Materials  # noqa: E402
+from fork_server import Server  # noqa: E402
+from harness import Harness  # noqa: E402
 
-from loopback import LoopbackHub
+from loopback import LoopbackHub  # noqa: E402
 
 RESULTS = ROOT / "results" / "grammar" / "em_routing.json"
 CARD = """

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import resource
+import runpy
 import select
 import signal
 import subprocess
@@ -41,7 +42,7 @@ class Outcome:
 
 
 class Server:
-    """A context manager; see the module. Every command runs in the folder that it is given, and counts events there."""
+    """A context manager; see the module. Every command runs in its own folder, where its file events are counted."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self.environment = {**environment, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
@@ -151,13 +152,12 @@ def _child(request: dict, report: int) -> None:
             resource.setrlimit(resource.RLIMIT_FSIZE, (request["file_size"], request["file_size"]))
         events = FileEvents(folder, request["kill_at"])
         if name == "train":
-            sys.path.insert(0, str(ROOT))
-            from train import main
+            sys.argv = ["train.py", *arguments]
+            runpy.run_path(str(ROOT / "train.py"), run_name="__main__")
         else:
             from hf_capsule_mt.__main__ import main
 
-            arguments = [name, *arguments]
-        status = main(arguments)
+            sys.exit(main([name, *arguments]))
     except SystemExit as leave:
         status = leave.code if isinstance(leave.code, int) else int(leave.code is not None)
     except BaseException:

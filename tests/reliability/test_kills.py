@@ -109,4 +109,6 @@ def test_kills_of_whole_processes(harness, name):
             os.sync()
         status = run(start)
         assert status in (0, 2) and difference(harness.state(name, folder), harness.reference(name).state) == []
-    note("kills", f"{name}, whole processes", {"tried": len(plans), "failed": 0})
+    compared = len(harness.reference(name).state)
+    figures = {"file_events": 2, "moments": 1, "tried": len(plans), "failed": 0, "files_compared": compared}
+    note("kills", f"{name}, whole processes", figures)
