@@ -36,6 +36,64 @@ VALUES = st.recursive(
     max_leaves=4,
 )
 NAMES = st.one_of(st.sampled_from(KEYS), st.text(max_size=10), st.integers(), st.none(), st.booleans())
+PARTS = [
+    "d_model: 12\n",
+    "output_dir: run\n",
+    ":",
+    "- ",
+    "[",
+    "]",
+    "{",
+    "}",
+    "&a ",
+    "*a",
+    "!!python/none ",
+    "\t",
+    "\n",
+]
+RARE = [
+    "? ",
+    "| \n",
+    "'",
+    '"',
+    "#",
+    "---\n",
+    "...\n",
+    "<<: *a\n",
+    "!!int x",
+    "\ufeff",
+    "\x07",
+    "2024-99-99",
+    "0o9",
+    ".inf",
+]
+# pieces of YAML, put together to texts that are often nearly a recipe
+TEXTS = st.lists(st.one_of(st.sampled_from([*PARTS, *RARE]), st.text(max_size=6)), max_size=12).map("".join)
+counts: Counter = Counter()
+
+
+def check(path: Any) -> None:
+    counts["tried"] += 1
+    try:
+        arguments = parse_arguments([str(path)])
+    except (ValueError, FileNotFoundError) as error:
+        message = " ".join(str(error).split())
+        assert message and "Traceback" not in message
+        counts["refused"] += 1
+    else:
+        assert isinstance(arguments, Arguments)
+        counts["accepted"] += 1
+
+
+@pytest.fixture
+def recipe(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    counts.clear()
+    return tmp_path / "recipe.yaml"
+
+
+def test_any_values(recipe):
+    @given(st.dictionaries(NAMES, VALUES, max_size=4), st.booleans())
     def run(values: dict[Any, Any], complete: bool) -> None:
         recipe.write_text(
             yaml.safe_dump({**NEEDED, **values} if complete else values, allow_unicode=True), encoding="utf-8"
