@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from commands import COMMANDS
-from harness import Harness, difference
+from harness import Harness, difference, tail
 from record import note
 
 # Limits of the thorough run, as shares of the largest file that a command writes
@@ -35,7 +35,7 @@ def sizes(name: str, harness: Harness) -> tuple[int, int]:
 
 def check_message(output: str) -> None:
     """One line for what went wrong, the last one, which names the file or the disk; no traceback."""
-    assert "Traceback" not in output, output[-3000:]
+    assert "Traceback" not in output, tail(output)
     last = output.strip().splitlines()[-1]
     assert "error: " in last and REASON.search(last), last
 
@@ -44,9 +44,9 @@ def starve(name: str, harness: Harness, file_size: int) -> None:
     """Run a command with a bound on the size of files, then without."""
     with harness.workplace(name) as folder:
         outcome = harness.run(name, folder, file_size=file_size)
-        assert outcome.status not in (0, -9), outcome.output[-2000:]
+        assert outcome.status not in (0, -9), tail(outcome.output)
         again = harness.run(name, folder)
-        assert again.status == 0, again.output[-2000:]
+        assert again.status == 0, tail(again.output)
         assert difference(harness.state(name, folder), harness.reference(name).state) == []
     check_message(outcome.output)
 
@@ -108,7 +108,7 @@ def test_a_disk_that_is_full(harness, tmp_path, name):
                 if outcome.status != 0:
                     check_message(outcome.output)
                 again = harness.run(name, folder)
-                assert again.status == 0 or (outcome.status == 0 and "already" in again.output), again.output[-2000:]
+                assert again.status == 0 or (outcome.status == 0 and "already" in again.output), tail(again.output)
                 assert difference(harness.state(name, folder), harness.reference(name).state) == []
             except AssertionError as error:
                 failed.append(f"{room} bytes of room: {error}")
