@@ -14,9 +14,9 @@ from record import note
 from hf_capsule_mt.training.arguments import Arguments, build_parser, parse_arguments
 
 ALL = sorted(action.dest for action in build_parser()._actions if action.dest != "help")
-# Fields of transformers whose values of some types end in other exceptions
-UNCHECKED: dict[str, Any] = {"deepspeed": True, "accelerator_config": {"a": [1]}, "average_checkpoints": None}
-KEYS = [key for key in ALL if key not in UNCHECKED]
+# what transformers does with these changes the whole process, or needs a package
+FOREIGN = {"deepspeed", "fsdp", "fsdp_config", "accelerator_config", "parallelism_config"}
+KEYS = [key for key in ALL if key not in FOREIGN]
 NEEDED = {"output_dir": "run", "dataset_name": "grammar", "source_lang": "en", "target_lang": "de"}
 SCALARS = st.one_of(
     st.none(),
@@ -125,10 +125,3 @@ def test_every_argument_with_values_of_every_type(recipe, value):
             failed.append(f"{key}: {value!r}: {type(error).__name__}: {str(error).splitlines()[:1]}")
     note("properties", f"recipes: every argument as {value!r}", dict(counts))
     assert not failed, "\n".join(failed)
-
-
-@pytest.mark.xfail(strict=True, reason="the values of these arguments are not checked")
-@pytest.mark.parametrize(("name", "value"), UNCHECKED.items())
-def test_arguments_that_are_not_checked_yet(recipe, name, value):
-    recipe.write_text(yaml.safe_dump({**NEEDED, name: value}), encoding="utf-8")
-    check(recipe)
