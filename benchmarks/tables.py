@@ -3,8 +3,8 @@
     python benchmarks/tables.py            # rewrite the documents
     python benchmarks/tables.py --check    # exit with 1 if a document is not what the results give
 
-Results: results/multi30k/RECIPE.json (the results.json of a run), results/grammar/past_future.json and
-benchmarks/results/*.json.
+Results: results/multi30k/RECIPE.json (the results.json of a run), results/grammar/past_future.json,
+results/reliability.json and benchmarks/results/*.json.
 """
 
 import argparse
@@ -13,6 +13,8 @@ import re
 import sys
 from pathlib import Path
 from typing import NamedTuple
+
+from reliability_tables import full_disk_table, kills_table, numerics_table, properties_table
 
 import registry
 from speed_tables import (
@@ -27,6 +29,7 @@ from speed_tables import (
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
+RELIABILITY = ROOT / "results" / "reliability.json"
 
 
 class System(NamedTuple):
@@ -416,6 +419,10 @@ def main() -> int:
         ("docs/paper_index.md", "linear_time", linear_time_table()),
         ("docs/paper_index.md", "capsule_usage", capsule_usage_table()),
         ("docs/analysis.md", "analysis", analysis_table()),
+        ("docs/reliability.md", "kills", kills_table(load(RELIABILITY))),
+        ("docs/reliability.md", "full_disk", full_disk_table(load(RELIABILITY))),
+        ("docs/reliability.md", "properties", properties_table(load(RELIABILITY))),
+        ("docs/reliability.md", "numerics", numerics_table(load(RELIABILITY))),
     ):
         path = ROOT / file
         before = path.read_text(encoding="utf-8")

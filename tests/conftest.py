@@ -11,9 +11,16 @@ os.environ.setdefault("HF_DATASETS_CACHE", tempfile.mkdtemp(prefix="hf_capsule_m
 
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
 from transformers import MarianMTModel
 
 from tiny_models import TARGET_VOCAB, plain_config
+
+# Few cases, the same ones every time; the thorough profile draws new ones, as many as a test multiplies it by.
+_QUICK = {"deadline": None, "suppress_health_check": list(HealthCheck), "print_blob": True}
+settings.register_profile("default", max_examples=25, derandomize=True, database=None, **_QUICK)
+settings.register_profile("thorough", max_examples=1000, database=None, **_QUICK)
+settings.load_profile("default")
 
 
 @pytest.fixture

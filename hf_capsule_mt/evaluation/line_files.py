@@ -67,6 +67,9 @@ class LineOutput:
         if self.path.is_dir():
             raise ValueError(f"{self.path} is a folder; name a file")
         if self.path.exists():
+            if not self._part.exists():
+                # what a kill just before the end has left
+                self._record.unlink(missing_ok=True)
             raise ValueError(f"{self.path} exists already; remove it or name another file")
         if not self.path.parent.is_dir():
             raise ValueError(f"there is no folder {self.path.parent}; make it, or name another output")
@@ -213,7 +216,7 @@ class LineOutput:
                 f"{self.path} exists by now; move it away, and the same command gives {self._part} its name"
             )
         os.replace(self._part, self.path)
-        self._record.unlink()
+        self._record.unlink(missing_ok=True)
 
 
 def _same_file(one: Path, other: Path) -> bool:

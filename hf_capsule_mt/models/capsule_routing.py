@@ -7,6 +7,11 @@ capsules, D size of one output capsule, R routing iterations. Every function tak
 Inner arithmetic is float32 for float32, bfloat16 and float16 inputs and float64 for float64 inputs, under autocast as
 well; results come back in the dtype of the votes, agreements in the inner dtype.
 
+Results and gradients of finite inputs are finite, up to inputs of 1e30 and parameters of 1e4: votes beyond LARGEST
+count as LARGEST, and a gradient that its type cannot hold becomes the largest number of its type. float16 needs the
+latter, as votes of 1e4 may have gradients of 1e8. A loss scale that is too large is noticed all the same: the layers
+that make the votes sum many of these gradients.
+
 Sources: Dou et al. 2019, "Dynamic Layer Aggregation for Neural Machine Translation with Routing-by-Agreement"
 (Eq. 5-16, Alg. 1-2), with the EM details of Hinton et al. 2018, "Matrix Capsules with EM Routing"; Zheng et al. 2019,
 "Dynamic Past and Future for Neural Machine Translation" (Eq. 4-7, Alg. 1, and its baselines CLF and ATTN); Wang et al.
@@ -26,6 +31,10 @@ from .capsule_kernels import additive_scores, in_pieces
 VARIANCE_FLOOR = 1e-4
 # Input activations enter through their logarithm; an activation of exactly 0 counts as this.
 ACTIVATION_FLOOR = 1e-12
+# Votes end here, and so do the gradients that go from one iteration to the one before: their products, the squares of
+# EM routing among them, stay within the range of float32.
+LARGEST = 1e9
+STEEPEST = 1e12
 
 
 class RoutingOutput(NamedTuple):
@@ -59,6 +68,12 @@ def squash(inputs: Tensor) -> Tensor:
     Returns:
         [..., D].
     """
+    return _squash(_bounded(inputs)).to(inputs.dtype)
+
+
+def _squash(inputs: Tensor) -> Tensor:
+    """`squash` of sums of bounded votes, through which no gradient beyond STEEPEST goes back."""
+    inputs = _bounded_gradient(inputs)
     norm = torch.linalg.vector_norm(inputs, dim=-1, keepdim=True) if inputs.shape[-1] > 1 else inputs.abs()
     # norm / (1 + norm^2) as 1 / (1/norm + norm) would overflow at 0; this form overflows at 1e19 only.
     return inputs * (norm / (1 + norm.square()))
@@ -95,15 +110,14 @@ def dynamic_routing(votes: Tensor, num_iterations: int, *, return_all_agreements
         ValueError: if num_iterations < 1 or the votes have fewer than three dimensions.
     """
     _check_votes(votes, num_iterations)
-    dtype = inner_dtype(votes.dtype)
-    v = votes.to(dtype)
+    v = _bounded(votes)
     # one column that broadcasts for the uniform start
     agreement = v.new_full((*v.shape[:-2], 1), 1 / v.shape[-2])
     logits = v.new_zeros(())
     agreements = []
     for iteration in range(num_iterations):
         agreements.append(agreement.expand(v.shape[:-1]))
-        capsules = squash((agreement.unsqueeze(-1) * v).sum(dim=-3))
+        capsules = _squash((agreement.unsqueeze(-1) * v).sum(dim=-3))
         if iteration + 1 < num_iterations:
             logits = logits + _sum_last(capsules.unsqueeze(-3) * v)
             agreement = logits.softmax(dim=-1)
@@ -170,10 +184,10 @@ def em_routing(
             f"activations must have one value per input capsule, shape {tuple(votes.shape[:-2])}, "
             f"but have shape {tuple(activations.shape)}"
         )
-    dtype = inner_dtype(votes.dtype)
-    v = votes.to(dtype)
+    v = _bounded(votes)
     num_capsules = v.shape[-2]
-    log_activations = activations.to(dtype).clamp_min(ACTIVATION_FLOOR).log().unsqueeze(-1)
+    beta_a, beta_mu = (_widened(beta) if isinstance(beta, Tensor) else beta for beta in (beta_a, beta_mu))
+    log_activations = _widened(activations).clamp_min(ACTIVATION_FLOOR).log().unsqueeze(-1)
     # one column that broadcasts for the uniform start
     log_agreement = v.new_full((*v.shape[:-2], 1), -math.log(num_capsules))
     agreements = []
@@ -187,7 +201,7 @@ def em_routing(
         share = log_weights.softmax(dim=-2).unsqueeze(-1)
         mean = (share * v).sum(dim=-3)
         squared_distance = (v - mean.unsqueeze(-3)).square()
-        variance = (share * squared_distance).sum(dim=-3) + VARIANCE_FLOOR
+        variance = _bounded_gradient((share * squared_distance).sum(dim=-3) + VARIANCE_FLOOR)
         log_variance = variance.log()
         cost = mass * _sum_last(0.5 * log_variance + 0.5 * (1 + math.log(2 * math.pi)))
         activation_logits = inverse_temperature * (beta_a - beta_mu * mass - cost)
@@ -197,7 +211,7 @@ def em_routing(
             log_normaliser = _sum_last(log_variance + math.log(2 * math.pi)).unsqueeze(-2)
             log_density = -0.5 * (exponent + log_normaliser)
             log_prior = torch.nn.functional.logsigmoid(activation_logits).unsqueeze(-2)
-            log_agreement = (log_prior + log_density).log_softmax(dim=-1)
+            log_agreement = _bounded_gradient((log_prior + log_density).log_softmax(dim=-1))
     capsules = activation_logits.sigmoid().unsqueeze(-1) * mean
     return RoutingOutput(
         capsules.to(votes.dtype), agreements[-1], tuple(agreements) if return_all_agreements else None
@@ -278,15 +292,15 @@ def guided_dynamic_routing(
         if num_iterations > 1:
             if vote_terms is None or capsule_weight is None or score_weight is None:
                 raise ValueError("more than 1 iteration needs vote_terms, capsule_weight and score_weight")
-            states = state_terms.to(v.dtype).unsqueeze(-3)
-            keys = vote_terms.to(v.dtype).transpose(-3, -2)
-            output_weight, weight = capsule_weight.to(v.dtype).mT, score_weight.to(v.dtype).unsqueeze(0)
+            states = _widened(state_terms).unsqueeze(-3)
+            keys = _widened(vote_terms).transpose(-3, -2)
+            output_weight, weight = _widened(capsule_weight).mT, _widened(score_weight).unsqueeze(0)
         for _ in range(1, num_iterations):
             scores = additive_scores(states + capsules @ output_weight, keys, weight).squeeze(-1)
             logits = scores if logits is None else logits + scores
             agreement = logits.softmax(dim=-3) * real
             agreements.append(agreement)
-            capsules = squash(agreement @ v)
+            capsules = _squash(agreement @ v)
     capsules = capsules.expand(*shape[:-1], -1).transpose(-3, -2)
     history = tuple(step.movedim(-3, -1) for step in agreements)
     return RoutingOutput(capsules.to(votes.dtype), history[-1], history if return_all_agreements else None)
@@ -304,7 +318,7 @@ def uniform_capsules(votes: Tensor, mask: Tensor | None = None) -> Tensor:
     """
     v, real = _by_capsule(votes, mask)
     with _no_autocast(votes):
-        return squash((real / v.shape[-3]).expand(*v.shape[:-2], 1, v.shape[-2]) @ v)
+        return _squash((real / v.shape[-3]).expand(*v.shape[:-2], 1, v.shape[-2]) @ v)
 
 
 def guided_classifier(
@@ -337,7 +351,7 @@ def guided_classifier(
     _check_groups(votes, group_sizes)
     v, real = _by_capsule(votes, mask)
     with _no_autocast(votes):
-        logits = additive_scores(state_terms.to(v.dtype), keys.to(v.dtype), score_weight.to(v.dtype))
+        logits = additive_scores(_widened(state_terms), _widened(keys), _widened(score_weight))
         agreement = logits.softmax(dim=-1).movedim(-1, -3) * real
         capsules = _group_capsules(agreement, v, group_sizes)
     return RoutingOutput(capsules.to(votes.dtype), agreement.movedim(-3, -1))
@@ -377,9 +391,9 @@ def guided_attention(
             [
                 additive_scores(queries, group_keys, weight.unsqueeze(0)).squeeze(-1)
                 for queries, group_keys, weight in zip(
-                    state_terms.to(v.dtype).unbind(-2),
-                    keys.to(v.dtype).unbind(-2),
-                    score_weight.to(v.dtype),
+                    _widened(state_terms).unbind(-2),
+                    _widened(keys).unbind(-2),
+                    _widened(score_weight),
                     strict=True,
                 )
             ],
@@ -430,34 +444,82 @@ def sequence_routing(
             only one half of the separable scores is given.
     """
     _check_iterations(num_iterations)
-    steps = [messages] * num_iterations if isinstance(messages, Tensor) else list(messages)
-    if len(steps) != num_iterations:
-        raise ValueError(f"{num_iterations} iterations need as many tensors of messages, not {len(steps)}")
-    _check_votes(steps[0], num_iterations, "[..., S, M, D]")
+    if not isinstance(messages, Tensor) and len(messages) != num_iterations:
+        raise ValueError(f"{num_iterations} iterations need as many tensors of messages, not {len(messages)}")
+    first = messages if isinstance(messages, Tensor) else messages[0]
+    _check_votes(first, num_iterations, "[..., S, M, D]")
     if (child_scores is None) != (parent_scores is None):
         raise ValueError("separable scoring needs both child_scores and parent_scores")
-    dtype, output_dtype = inner_dtype(steps[0].dtype), steps[0].dtype
-    real = _as_weights(steps[0], mask).unsqueeze(-1)
+    # once each: gradients of several uses are summed before they are rounded
+    steps = [_bounded(first)] * num_iterations if first is messages else [_bounded(step) for step in messages]
+    positions, children = (None if x is None else _bounded(x) for x in (parent_positions, child_scores))
+    real = _as_weights(first, mask).unsqueeze(-1)
     words = real.sum(dim=-2, keepdim=True).clamp_min(1)
-    bound = squash if balanced else _unchanged
-    agreement = (real / steps[0].shape[-2]).expand(steps[0].shape[:-1])
+    bound = _squash if balanced else _unchanged
+    agreement = (real / first.shape[-2]).expand(first.shape[:-1])
     agreements = []
-    with _no_autocast(steps[0]):
+    with _no_autocast(first):
         logits = real.new_zeros(())
         for iteration in range(num_iterations):
-            message = steps[iteration].to(dtype)
+            message = steps[iteration]
             agreements.append(agreement)
-            capsules = squash((agreement.unsqueeze(-1) * message).sum(dim=-3))
+            capsules = _squash((agreement.unsqueeze(-1) * message).sum(dim=-3))
             if iteration + 1 < num_iterations:
-                scored = capsules if parent_positions is None else capsules + parent_positions.to(dtype)
-                if parent_scores is None or child_scores is None:
+                scored = capsules if positions is None else capsules + positions
+                if parent_scores is None or children is None:
                     logits = logits + (bound(scored).unsqueeze(-3) * bound(message)).sum(dim=-1)
                 else:
-                    logits = logits + bound(child_scores.to(dtype)) @ bound(parent_scores(scored).to(dtype)).mT
+                    logits = logits + bound(children) @ bound(_bounded(parent_scores(scored))).mT
                 shared = (logits * real).sum(dim=-2, keepdim=True) / words if balanced else 0.0
                 agreement = (logits - shared).softmax(dim=-1) * real
     history = tuple(agreements) if return_all_agreements else None
-    return RoutingOutput(capsules.to(output_dtype), agreements[-1], history)
+    return RoutingOutput(capsules.to(first.dtype), agreements[-1], history)
+
+
+class _Limited(torch.autograd.Function):
+    """The tensor in the inner dtype with numbers within one limit; its gradient, within another, in its own dtype."""
+
+    @staticmethod
+    def forward(ctx, inputs: Tensor, largest: float, steepest: float) -> Tensor:
+        ctx.dtype, ctx.steepest = inputs.dtype, steepest
+        return _limited(inputs, largest)
+
+    @staticmethod
+    def backward(ctx, grad: Tensor) -> tuple[Tensor, None, None]:
+        if ctx.steepest < math.inf:
+            grad = grad.clamp(-ctx.steepest, ctx.steepest)
+        return grad.to(ctx.dtype), None, None
+
+
+def _limited(inputs: Tensor, largest: float) -> Tensor:
+    if inputs.dtype != inner_dtype(inputs.dtype):
+        wide = inputs.to(inner_dtype(inputs.dtype))
+        return wide.clamp_(-largest, largest) if largest < math.inf else wide
+    return inputs.clamp(-largest, largest) if largest < math.inf else inputs.view_as(inputs)
+
+
+def _widened(inputs: Tensor, largest: float = math.inf) -> Tensor:
+    """The inputs in the inner dtype; the gradient of float16 ends at its largest number."""
+    half = inputs.dtype == torch.float16
+    # which float16 does not reach
+    largest = math.inf if half else largest
+    if not half and largest == math.inf:
+        return inputs.to(inner_dtype(inputs.dtype))
+    if inputs.requires_grad and torch.is_grad_enabled():
+        return _Limited.apply(inputs, largest, torch.finfo(torch.float16).max if half else math.inf)
+    return _limited(inputs, largest)
+
+
+def _bounded(votes: Tensor) -> Tensor:
+    """The votes in the inner dtype, none of them beyond LARGEST. Their gradients pass as they are."""
+    return _widened(votes, LARGEST)
+
+
+def _bounded_gradient(inputs: Tensor) -> Tensor:
+    """The inputs, through which no gradient beyond STEEPEST goes back."""
+    if inputs.requires_grad and torch.is_grad_enabled():
+        return _Limited.apply(inputs, math.inf, STEEPEST)
+    return inputs
 
 
 def _unchanged(vectors: Tensor) -> Tensor:
@@ -466,7 +528,7 @@ def _unchanged(vectors: Tensor) -> Tensor:
 
 def _by_capsule(votes: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
     """Votes as [..., N, S, D] in the inner dtype, and the mask as zeros and ones [..., 1, 1, S]."""
-    v = votes.to(inner_dtype(votes.dtype)).transpose(-3, -2)
+    v = _bounded(votes).transpose(-3, -2)
     return v, _as_weights(votes, mask).unsqueeze(-2).unsqueeze(-2)
 
 
@@ -490,7 +552,7 @@ def _group_capsules(weights: Tensor, votes: Tensor, group_sizes: Sequence[int]) 
         ],
         dim=-3,
     )
-    return squash(per_capsule @ votes).transpose(-3, -2)
+    return _squash(per_capsule @ votes).transpose(-3, -2)
 
 
 def _no_autocast(votes: Tensor) -> torch.autocast:

@@ -1,0 +1,53 @@
+"""The record of the thorough run: every test that counts something adds its figures; docs/reliability.md shows them.
+
+    RELIABILITY_RECORD=results/reliability.json python -m pytest -m slow tests/reliability
+
+Without the variable nothing is recorded. A part that is run again replaces its own figures only.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import torch
+from filelock import FileLock
+
+from hf_capsule_mt.files import write_whole
+from hf_capsule_mt.training.report import versions
+
+VARIABLE = "RELIABILITY_RECORD"
+
+
+def environment() -> dict[str, Any]:
+    """When and where."""
+    return {
+        "date": date.today().isoformat(),
+        "machine": platform.machine(),
+        "instruction_set": torch.backends.cpu.get_cpu_capability(),
+        "versions": versions(),
+    }
+
+
+def note(part: str, name: str, figures: dict[str, Any]) -> None:
+    """
+    Put the figures of a finished test into the record, if one is asked for.
+
+    Args:
+        part: "kills", "full disk", "properties" or "numerics".
+        name: what was tried.
+    """
+    if not os.environ.get(VARIABLE):
+        return
+    path = Path(os.environ[VARIABLE]).absolute()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # several processes of a test run may add to it
+    with FileLock(f"{path}.lock"):
+        record = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        record["environment"] = environment()
+        record.setdefault(part, {})[name] = figures
+        write_whole(path, json.dumps(record, indent=1, sort_keys=True) + "\n")

@@ -1,0 +1,95 @@
+"""Routing with numbers of any size: everything finite, forward and backward, and every assignment a distribution."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from numeric_cases import DTYPES, FUNCTIONS, Case, faults
+from record import note
+
+from hf_capsule_mt.models import capsule_routing as routing
+
+QUICK, THOROUGH = 40, 20_000
+NAMES = [str(dtype).removeprefix("torch.") for dtype in DTYPES]
+
+
+def check(function: str, dtype: torch.dtype, seeds: range) -> None:
+    cases = [Case(function, dtype, seed) for seed in seeds]
+    failed = [f"{case}: {', '.join(found)}" for case in cases if (found := faults(case))]
+    if len(seeds) == THOROUGH:
+        note(
+            "numerics",
+            f"{function}, {str(dtype).removeprefix('torch.')}",
+            {"cases": len(cases), "failed": len(failed)},
+        )
+    assert not failed, f"{len(failed)} of {len(cases)}\n" + "\n".join(failed[:50])
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=NAMES)
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_finite(function, dtype):
+    check(function, dtype, range(QUICK))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", DTYPES, ids=NAMES)
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_finite_in_many_cases(function, dtype):
+    check(function, dtype, range(THOROUGH))
+
+
+# found by the thorough run: the gradient of votes of 1e4, summed in float16 over iterations, infinities minus
+# infinities beyond the squares that float32 can hold, one-sided assignments of votes that are 1e13 deviations away
+@pytest.mark.parametrize(
+    "case",
+    [
+        Case("dynamic_routing", torch.float32, 16),
+        Case("em_routing", torch.float16, 16),
+        Case("em_routing", torch.bfloat16, 127),
+        Case("sequence_routing", torch.float16, 145),
+        Case("guided_attention", torch.bfloat16, 0),
+    ],
+    ids=str,
+)
+def test_cases_that_were_not_finite(case):
+    assert faults(case) == []
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=NAMES)
+@pytest.mark.parametrize("size", [1e-30, 1e-3, 1.0, 1e4, 1e8, 1e25])
+def test_squash_of_any_size_is_what_float64_says(dtype, size):
+    torch.manual_seed(0)
+    inputs = torch.randn(5, 7, dtype=torch.float64).clamp(-2, 2) * min(size, 3e4 if dtype == torch.float16 else size)
+    inputs = inputs.to(dtype)
+    norm = torch.linalg.vector_norm(inputs.double(), dim=-1, keepdim=True)
+    limited = inputs.double().clamp(-routing.LARGEST, routing.LARGEST) if size > 1e9 else inputs.double()
+    norm = torch.linalg.vector_norm(limited, dim=-1, keepdim=True)
+    torch.testing.assert_close(routing.squash(inputs), (limited * norm / (1 + norm.square())).to(dtype))
+
+
+def test_votes_within_the_bounds_are_routed_as_ever():
+    """The bounds change no bit of ordinary results, nor of their gradients."""
+    torch.manual_seed(0)
+    votes = torch.randn(3, 5, 7, 2, requires_grad=True)
+    upstream = torch.randn(3, 7, 2)
+    expected = []
+    for largest, steepest in ((routing.LARGEST, routing.STEEPEST), (float("inf"), float("inf"))):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(routing, "LARGEST", largest)
+            patch.setattr(routing, "STEEPEST", steepest)
+            capsules = routing.dynamic_routing(votes, 3).capsules
+            (gradient,) = torch.autograd.grad(capsules, votes, upstream)
+            expected.append((capsules, gradient))
+    assert torch.equal(expected[0][0], expected[1][0]) and torch.equal(expected[0][1], expected[1][1])
+
+
+def test_a_loss_scale_that_is_too_large_is_still_noticed():
+    """Gradients of votes end at float16's largest number; that of the layer which makes the votes does not."""
+    torch.manual_seed(0)
+    layer = torch.nn.Linear(6, 8, dtype=torch.float16)
+    states = torch.randn(64, 4, 6, dtype=torch.float16)
+    for scale, finite in ((1.0, True), (1e8, False)):
+        layer.zero_grad()
+        votes = layer(states).unflatten(-1, (4, 2))
+        (routing.dynamic_routing(votes, 3).capsules.float() * scale).sum().backward()
+        assert bool(layer.weight.grad.isfinite().all()) is finite
