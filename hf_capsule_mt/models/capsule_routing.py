@@ -7,10 +7,9 @@ capsules, D size of one output capsule, R routing iterations. Every function tak
 Inner arithmetic is float32 for float32, bfloat16 and float16 inputs and float64 for float64 inputs, under autocast as
 well; results come back in the dtype of the votes, agreements in the inner dtype.
 
-Results and gradients of finite inputs are finite, up to inputs of 1e30 and parameters of 1e4: votes beyond LARGEST
-count as LARGEST, and a gradient that its type cannot hold becomes the largest number of its type. float16 needs the
-latter, as votes of 1e4 may have gradients of 1e8. A loss scale that is too large is noticed all the same: the layers
-that make the votes sum many of these gradients.
+Results and gradients are finite for inputs up to 1e8, in float16 up to 1e4. A gradient that float16 cannot hold (votes
+of 1e4 may have gradients of 1e8) becomes its largest number; a loss scale that is too large is noticed all the same:
+the layers that make the votes sum many of these gradients.
 
 Sources: Dou et al. 2019, "Dynamic Layer Aggregation for Neural Machine Translation with Routing-by-Agreement"
 (Eq. 5-16, Alg. 1-2), with the EM details of Hinton et al. 2018, "Matrix Capsules with EM Routing"; Zheng et al. 2019,
@@ -31,10 +30,6 @@ from .capsule_kernels import additive_scores, in_pieces
 VARIANCE_FLOOR = 1e-4
 # Input activations enter through their logarithm; an activation of exactly 0 counts as this.
 ACTIVATION_FLOOR = 1e-12
-# Votes end here, and so do the gradients that go from one iteration to the one before: their products, the squares of
-# EM routing among them, stay within the range of float32.
-LARGEST = 1e9
-STEEPEST = 1e12
 
 
 class RoutingOutput(NamedTuple):
@@ -68,15 +63,10 @@ def squash(inputs: Tensor) -> Tensor:
     Returns:
         [..., D].
     """
-    return _squash(_bounded(inputs)).to(inputs.dtype)
-
-
-def _squash(inputs: Tensor) -> Tensor:
-    """`squash` of sums of bounded votes, through which no gradient beyond STEEPEST goes back."""
-    inputs = _bounded_gradient(inputs)
+    dtype, inputs = inputs.dtype, _widened(inputs)
     norm = torch.linalg.vector_norm(inputs, dim=-1, keepdim=True) if inputs.shape[-1] > 1 else inputs.abs()
     # norm / (1 + norm^2) as 1 / (1/norm + norm) would overflow at 0; this form overflows at 1e19 only.
-    return inputs * (norm / (1 + norm.square()))
+    return (inputs * (norm / (1 + norm.square()))).to(dtype)
 
 
 def inverse_temperature_schedule(num_iterations: int, final: float = 1.0) -> tuple[float, ...]:
@@ -110,14 +100,14 @@ def dynamic_routing(votes: Tensor, num_iterations: int, *, return_all_agreements
         ValueError: if num_iterations < 1 or the votes have fewer than three dimensions.
     """
     _check_votes(votes, num_iterations)
-    v = _bounded(votes)
+    v = _widened(votes)
     # one column that broadcasts for the uniform start
     agreement = v.new_full((*v.shape[:-2], 1), 1 / v.shape[-2])
     logits = v.new_zeros(())
     agreements = []
     for iteration in range(num_iterations):
         agreements.append(agreement.expand(v.shape[:-1]))
-        capsules = _squash((agreement.unsqueeze(-1) * v).sum(dim=-3))
+        capsules = squash((agreement.unsqueeze(-1) * v).sum(dim=-3))
         if iteration + 1 < num_iterations:
             logits = logits + _sum_last(capsules.unsqueeze(-3) * v)
             agreement = logits.softmax(dim=-1)
@@ -184,7 +174,7 @@ def em_routing(
             f"activations must have one value per input capsule, shape {tuple(votes.shape[:-2])}, "
             f"but have shape {tuple(activations.shape)}"
         )
-    v = _bounded(votes)
+    v = _widened(votes)
     num_capsules = v.shape[-2]
     beta_a, beta_mu = (_widened(beta) if isinstance(beta, Tensor) else beta for beta in (beta_a, beta_mu))
     log_activations = _widened(activations).clamp_min(ACTIVATION_FLOOR).log().unsqueeze(-1)
@@ -201,7 +191,7 @@ def em_routing(
         share = log_weights.softmax(dim=-2).unsqueeze(-1)
         mean = (share * v).sum(dim=-3)
         squared_distance = (v - mean.unsqueeze(-3)).square()
-        variance = _bounded_gradient((share * squared_distance).sum(dim=-3) + VARIANCE_FLOOR)
+        variance = (share * squared_distance).sum(dim=-3) + VARIANCE_FLOOR
         log_variance = variance.log()
         cost = mass * _sum_last(0.5 * log_variance + 0.5 * (1 + math.log(2 * math.pi)))
         activation_logits = inverse_temperature * (beta_a - beta_mu * mass - cost)
@@ -211,7 +201,7 @@ def em_routing(
             log_normaliser = _sum_last(log_variance + math.log(2 * math.pi)).unsqueeze(-2)
             log_density = -0.5 * (exponent + log_normaliser)
             log_prior = torch.nn.functional.logsigmoid(activation_logits).unsqueeze(-2)
-            log_agreement = _bounded_gradient((log_prior + log_density).log_softmax(dim=-1))
+            log_agreement = (log_prior + log_density).log_softmax(dim=-1)
     capsules = activation_logits.sigmoid().unsqueeze(-1) * mean
     return RoutingOutput(
         capsules.to(votes.dtype), agreements[-1], tuple(agreements) if return_all_agreements else None
@@ -300,7 +290,7 @@ def guided_dynamic_routing(
             logits = scores if logits is None else logits + scores
             agreement = logits.softmax(dim=-3) * real
             agreements.append(agreement)
-            capsules = _squash(agreement @ v)
+            capsules = squash(agreement @ v)
     capsules = capsules.expand(*shape[:-1], -1).transpose(-3, -2)
     history = tuple(step.movedim(-3, -1) for step in agreements)
     return RoutingOutput(capsules.to(votes.dtype), history[-1], history if return_all_agreements else None)
@@ -318,7 +308,7 @@ def uniform_capsules(votes: Tensor, mask: Tensor | None = None) -> Tensor:
     """
     v, real = _by_capsule(votes, mask)
     with _no_autocast(votes):
-        return _squash((real / v.shape[-3]).expand(*v.shape[:-2], 1, v.shape[-2]) @ v)
+        return squash((real / v.shape[-3]).expand(*v.shape[:-2], 1, v.shape[-2]) @ v)
 
 
 def guided_classifier(
@@ -451,11 +441,11 @@ def sequence_routing(
     if (child_scores is None) != (parent_scores is None):
         raise ValueError("separable scoring needs both child_scores and parent_scores")
     # once each: gradients of several uses are summed before they are rounded
-    steps = [_bounded(first)] * num_iterations if first is messages else [_bounded(step) for step in messages]
-    positions, children = (None if x is None else _bounded(x) for x in (parent_positions, child_scores))
+    steps = [_widened(first)] * num_iterations if first is messages else [_widened(step) for step in messages]
+    positions, children = (None if x is None else _widened(x) for x in (parent_positions, child_scores))
     real = _as_weights(first, mask).unsqueeze(-1)
     words = real.sum(dim=-2, keepdim=True).clamp_min(1)
-    bound = _squash if balanced else _unchanged
+    bound = squash if balanced else _unchanged
     agreement = (real / first.shape[-2]).expand(first.shape[:-1])
     agreements = []
     with _no_autocast(first):
@@ -463,63 +453,37 @@ def sequence_routing(
         for iteration in range(num_iterations):
             message = steps[iteration]
             agreements.append(agreement)
-            capsules = _squash((agreement.unsqueeze(-1) * message).sum(dim=-3))
+            capsules = squash((agreement.unsqueeze(-1) * message).sum(dim=-3))
             if iteration + 1 < num_iterations:
                 scored = capsules if positions is None else capsules + positions
                 if parent_scores is None or children is None:
                     logits = logits + (bound(scored).unsqueeze(-3) * bound(message)).sum(dim=-1)
                 else:
-                    logits = logits + bound(children) @ bound(_bounded(parent_scores(scored))).mT
+                    logits = logits + bound(children) @ bound(_widened(parent_scores(scored))).mT
                 shared = (logits * real).sum(dim=-2, keepdim=True) / words if balanced else 0.0
                 agreement = (logits - shared).softmax(dim=-1) * real
     history = tuple(agreements) if return_all_agreements else None
     return RoutingOutput(capsules.to(first.dtype), agreements[-1], history)
 
 
-class _Limited(torch.autograd.Function):
-    """The tensor in the inner dtype with numbers within one limit; its gradient, within another, in its own dtype."""
+class _Half(torch.autograd.Function):
+    """float16 in float32; the gradient, which float16 may not hold, ends at its largest number."""
 
     @staticmethod
-    def forward(ctx, inputs: Tensor, largest: float, steepest: float) -> Tensor:
-        ctx.dtype, ctx.steepest = inputs.dtype, steepest
-        return _limited(inputs, largest)
+    def forward(ctx, inputs: Tensor) -> Tensor:
+        return inputs.float()
 
     @staticmethod
-    def backward(ctx, grad: Tensor) -> tuple[Tensor, None, None]:
-        if ctx.steepest < math.inf:
-            grad = grad.clamp(-ctx.steepest, ctx.steepest)
-        return grad.to(ctx.dtype), None, None
+    def backward(ctx, grad: Tensor) -> Tensor:
+        largest = torch.finfo(torch.float16).max
+        return grad.clamp(-largest, largest).half()
 
 
-def _limited(inputs: Tensor, largest: float) -> Tensor:
-    if inputs.dtype != inner_dtype(inputs.dtype):
-        wide = inputs.to(inner_dtype(inputs.dtype))
-        return wide.clamp_(-largest, largest) if largest < math.inf else wide
-    return inputs.clamp(-largest, largest) if largest < math.inf else inputs.view_as(inputs)
-
-
-def _widened(inputs: Tensor, largest: float = math.inf) -> Tensor:
-    """The inputs in the inner dtype; the gradient of float16 ends at its largest number."""
-    half = inputs.dtype == torch.float16
-    # which float16 does not reach
-    largest = math.inf if half else largest
-    if not half and largest == math.inf:
-        return inputs.to(inner_dtype(inputs.dtype))
-    if inputs.requires_grad and torch.is_grad_enabled():
-        return _Limited.apply(inputs, largest, torch.finfo(torch.float16).max if half else math.inf)
-    return _limited(inputs, largest)
-
-
-def _bounded(votes: Tensor) -> Tensor:
-    """The votes in the inner dtype, none of them beyond LARGEST. Their gradients pass as they are."""
-    return _widened(votes, LARGEST)
-
-
-def _bounded_gradient(inputs: Tensor) -> Tensor:
-    """The inputs, through which no gradient beyond STEEPEST goes back."""
-    if inputs.requires_grad and torch.is_grad_enabled():
-        return _Limited.apply(inputs, math.inf, STEEPEST)
-    return inputs
+def _widened(inputs: Tensor) -> Tensor:
+    """The inputs in the inner dtype."""
+    if inputs.dtype == torch.float16 and inputs.requires_grad and torch.is_grad_enabled():
+        return _Half.apply(inputs)
+    return inputs.to(inner_dtype(inputs.dtype))
 
 
 def _unchanged(vectors: Tensor) -> Tensor:
@@ -528,7 +492,7 @@ def _unchanged(vectors: Tensor) -> Tensor:
 
 def _by_capsule(votes: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
     """Votes as [..., N, S, D] in the inner dtype, and the mask as zeros and ones [..., 1, 1, S]."""
-    v = _bounded(votes).transpose(-3, -2)
+    v = _widened(votes).transpose(-3, -2)
     return v, _as_weights(votes, mask).unsqueeze(-2).unsqueeze(-2)
 
 
@@ -552,7 +516,7 @@ def _group_capsules(weights: Tensor, votes: Tensor, group_sizes: Sequence[int]) 
         ],
         dim=-3,
     )
-    return _squash(per_capsule @ votes).transpose(-3, -2)
+    return squash(per_capsule @ votes).transpose(-3, -2)
 
 
 def _no_autocast(votes: Tensor) -> torch.autocast:
