@@ -434,7 +434,11 @@ def _as_tokens(name: str, value: Any) -> list[str]:
         return []
     if isinstance(value, list):
         return [f"--{name}", *map(str, value)]
-    text = json.dumps(value) if isinstance(value, dict | bool) else str(value)
+    try:
+        text = json.dumps(value) if isinstance(value, dict | bool) else str(value)
+    except TypeError as error:
+        # a date, for example
+        raise ValueError(f"{name}: not a value that JSON has: {error}") from None
     return [f"--{name}={text}"]
 
 

@@ -59,8 +59,10 @@ def run(setup: Setup, argv: Sequence[str] = (), trainer: CapsuleSeq2SeqTrainer |
         step = None if setup.checkpoint is None else _step(setup.checkpoint)
         train(setup, trainer)
         final = choose_weights(trainer, setup.checkpoint, step)
-        if final:
-            load_weights(trainer, final)
+        # a run that was finished already has not loaded its weights
+        last = [setup.checkpoint] if setup.checkpoint is not None and trainer.state.global_step == step else []
+        if final or last:
+            load_weights(trainer, final or last)
         save(trainer)
 
     rows = []
@@ -105,6 +107,8 @@ def train(setup: Setup, trainer: CapsuleSeq2SeqTrainer) -> None:
         logger.warning(f"{setup.checkpoint} is the end of this run: only its results are made again")
         trainer.state = TrainerState.load_from_json(str(setup.checkpoint / STATE))
         trainer.throughput.restore(trainer.state)
+        # which a kill may have interrupted
+        trainer.rotate()
         return
     wanted, planned = trainer.args.average_checkpoints, planned_checkpoints(trainer)
     if planned is not None and wanted > 1 and planned < wanted:
@@ -215,8 +219,7 @@ def choose_weights(trainer: CapsuleSeq2SeqTrainer, resumed: Path | None, step: i
     if training.load_best_model_at_end and state.best_model_checkpoint is not None:
         # By name: the output folder may have been moved since.
         return [Path(training.output_dir) / Path(state.best_model_checkpoint).name]
-    # A run that was finished already has not loaded its weights.
-    return [resumed] if resumed is not None and state.global_step == step else []
+    return []
 
 
 def last_checkpoints(trainer: CapsuleSeq2SeqTrainer, resumed: Path | None, step: int | None) -> list[Path]:

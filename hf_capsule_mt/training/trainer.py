@@ -239,7 +239,12 @@ class CapsuleSeq2SeqTrainer(Seq2SeqTrainer):
             raise
         finally:
             self.args.save_total_limit = limit
+        self.rotate()
+
+    def rotate(self) -> None:
+        """Delete the checkpoints that are too many, the last one being that of the last update."""
         if self.args.should_save:
+            limit, step = self.args.save_total_limit, self.state.global_step
             rotate_checkpoints(self.args.output_dir, limit, step, self._best_steps())
 
     def _best_steps(self) -> set[int]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import tempfile
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -46,7 +47,7 @@ def note(part: str, name: str, figures: dict[str, Any]) -> None:
     path = Path(os.environ[VARIABLE]).absolute()
     path.parent.mkdir(parents=True, exist_ok=True)
     # several processes of a test run may add to it
-    with FileLock(f"{path}.lock"):
+    with FileLock(Path(tempfile.gettempdir()) / "reliability_record.lock"):
         record = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
         record["environment"] = environment()
         record.setdefault(part, {})[name] = figures

@@ -105,7 +105,9 @@ def test_kills_of_whole_processes(harness, name):
             below = ["--below", str(folder), "--at", str(event)]
             command = start if event is None else [str(HERE / "file_events.py"), *below, "--", *start]
             # the time is that of importing everything, and a little
-            assert run(command, 8.0 if event is None else None) in (-signal.SIGKILL, 0)
+            status = run(command, 8.0 if event is None else None)
+            # going on has fewer events than beginning: the output may be there before the next kill, which is said
+            assert status in (-signal.SIGKILL, 0, 2)
             os.sync()
         status = run(start)
         assert status in (0, 2) and difference(harness.state(name, folder), harness.reference(name).state) == []
