@@ -14,9 +14,8 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-from reliability_tables import full_disk_table, kills_table, numerics_table, properties_table
-
 import registry
+from reliability_tables import full_disk_table, kills_table, numerics_table, properties_table
 from speed_tables import (
     allocator_table,
     comparison_table,

@@ -146,7 +146,8 @@ class CapsuleConfigMixin:
         check_choice("linear_inputs", self.linear_inputs, LINEAR_INPUTS)
         check_choice("aggregation_init", self.aggregation_init, AGGREGATION_INITS)
         if self.num_capsules < 1 or self.d_model % self.num_capsules:
-            divisors = [n for n in range(1, self.d_model + 1) if self.d_model % n == 0]
+            # of a width that no model has, the first ones
+            divisors = [n for n in range(1, min(self.d_model, 2**16) + 1) if self.d_model % n == 0]
             raise ValueError(
                 f"num_capsules={self.num_capsules} does not divide d_model={self.d_model}; choose one of {divisors}"
             )

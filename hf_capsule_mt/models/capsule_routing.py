@@ -30,6 +30,8 @@ from .capsule_kernels import additive_scores, in_pieces
 VARIANCE_FLOOR = 1e-4
 # Input activations enter through their logarithm; an activation of exactly 0 counts as this.
 ACTIVATION_FLOOR = 1e-12
+# Gradients of the variances of EM routing, which grow with the inverse of their squares, end here.
+STEEPEST = 1e12
 
 
 class RoutingOutput(NamedTuple):
@@ -191,7 +193,7 @@ def em_routing(
         share = log_weights.softmax(dim=-2).unsqueeze(-1)
         mean = (share * v).sum(dim=-3)
         squared_distance = (v - mean.unsqueeze(-3)).square()
-        variance = (share * squared_distance).sum(dim=-3) + VARIANCE_FLOOR
+        variance = _limit_gradient((share * squared_distance).sum(dim=-3) + VARIANCE_FLOOR)
         log_variance = variance.log()
         cost = mass * _sum_last(0.5 * log_variance + 0.5 * (1 + math.log(2 * math.pi)))
         activation_logits = inverse_temperature * (beta_a - beta_mu * mass - cost)
@@ -271,9 +273,11 @@ def guided_dynamic_routing(
         ValueError: if num_iterations < 1, a term is missing, or the mask does not fit the votes.
     """
     _check_votes(votes, num_iterations, "[..., S, N, D]")
-    v, real = _by_capsule(votes, mask)
+    # once: gradients of several uses are summed before they are rounded
+    wide = _widened(votes)
+    v, real = _by_capsule(wide, mask)
     shape = (*v.shape[:-2], state_terms.shape[-2], v.shape[-2])
-    capsules = uniform_capsules(votes, mask) if first_capsules is None else first_capsules
+    capsules = uniform_capsules(wide, mask) if first_capsules is None else first_capsules
     # [..., 1, 1, S] stands for every capsule and every step
     agreement = real / v.shape[-3]
     agreements = [agreement.expand(shape)]
@@ -477,6 +481,22 @@ class _Half(torch.autograd.Function):
     def backward(ctx, grad: Tensor) -> Tensor:
         largest = torch.finfo(torch.float16).max
         return grad.clamp(-largest, largest).half()
+
+
+class _Steepest(torch.autograd.Function):
+    """The identity, through which no gradient beyond STEEPEST goes back."""
+
+    @staticmethod
+    def forward(ctx, inputs: Tensor) -> Tensor:
+        return inputs.view_as(inputs)
+
+    @staticmethod
+    def backward(ctx, grad: Tensor) -> Tensor:
+        return grad.clamp(-STEEPEST, STEEPEST)
+
+
+def _limit_gradient(inputs: Tensor) -> Tensor:
+    return _Steepest.apply(inputs) if inputs.requires_grad and torch.is_grad_enabled() else inputs
 
 
 def _widened(inputs: Tensor) -> Tensor:

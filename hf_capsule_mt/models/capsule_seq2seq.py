@@ -18,6 +18,7 @@ from transformers.modeling_outputs import (
     Seq2SeqLMOutput,
     Seq2SeqModelOutput,
 )
+from transformers.utils import ModelOutput
 from transformers.utils.output_capturing import maybe_install_capturing_hooks
 
 from .capsule_guided import GuidedOutput, GuidedSource, is_plain_projection
@@ -175,7 +176,7 @@ class AggregatingStackMixin(CapsulePreTrainedMixin):
             agreements=agreements,
         )
         outputs = self.stack_output_class(**fields)
-        return outputs.to_tuple() if return_dict is False else outputs
+        return _as_asked(outputs, return_dict, self.config)
 
 
 class AggregatingEncoderMixin(AggregatingStackMixin):
@@ -251,6 +252,12 @@ def extend_output(outputs: BaseModelOutput, **fields: Any) -> CapsuleEncoderOutp
     return CapsuleEncoderOutput(**known, **fields)
 
 
+def _as_asked(outputs: ModelOutput, return_dict: bool | None, config: Any) -> ModelOutput | tuple:
+    """The output, or a tuple of it if the call, or without a word of it the config, wants one."""
+    wanted = getattr(config, "return_dict", True) if return_dict is None else return_dict
+    return outputs if wanted else outputs.to_tuple()
+
+
 def _select(hidden_states: tuple[Tensor, ...], requested: bool | int | list[int] | None):
     """The hidden states that the caller asked for: all, none, or those at the given indices."""
     if requested is True:
@@ -292,6 +299,7 @@ class CapsuleSeq2SeqModelMixin(CapsulePreTrainedMixin):
                 attention_mask=attention_mask,
                 inputs_embeds=inputs_embeds,
                 output_agreements=output_agreements,
+                return_dict=True,
                 **kwargs,
             )
         elif not isinstance(encoder_outputs, BaseModelOutput):
@@ -307,6 +315,7 @@ class CapsuleSeq2SeqModelMixin(CapsulePreTrainedMixin):
             inputs_embeds=decoder_inputs_embeds,
             use_cache=use_cache,
             output_agreements=output_agreements,
+            return_dict=True,
             **self.decoder_source(encoder_outputs),
             **kwargs,
         )
@@ -324,7 +333,7 @@ class CapsuleSeq2SeqModelMixin(CapsulePreTrainedMixin):
             source_agreements=getattr(encoder_outputs, "source_agreements", None),
             **{name: getattr(encoder_outputs, name, None) for name in GUIDED_FIELDS if output_guided_source},
         )
-        return outputs.to_tuple() if return_dict is False else outputs
+        return _as_asked(outputs, return_dict, self.config)
 
     def default_decoder_input_ids(self, input_ids: torch.LongTensor | None) -> torch.LongTensor | None:
         """What the decoder reads when the caller says nothing; None where the parent has no such default either."""
@@ -396,6 +405,7 @@ class CapsuleForConditionalGenerationMixin(CapsulePreTrainedMixin):
             use_cache=use_cache,
             output_agreements=output_agreements,
             output_guided_source=self.guided_head is not None,
+            return_dict=True,
             **kwargs,
         )
         guided = self._guide(outputs, attention_mask)
@@ -416,7 +426,7 @@ class CapsuleForConditionalGenerationMixin(CapsulePreTrainedMixin):
             **losses,
             **{name: value for name, value in outputs.items() if name not in dropped},
         )
-        return result.to_tuple() if return_dict is False else result
+        return _as_asked(result, return_dict, self.config)
 
     def _guide(self, outputs: CapsuleSeq2SeqModelOutput, attention_mask: Tensor | None) -> GuidedOutput | None:
         """Guided routing on top of the decoder, if there is any."""
@@ -500,6 +510,7 @@ class CapsuleForConditionalGenerationMixin(CapsulePreTrainedMixin):
             decoder_input_ids=decoder_input_ids,
             use_cache=False,
             output_guided_source=True,
+            return_dict=True,
         )
         guided = self._guide(outputs, attention_mask)
         if guided is None:
@@ -542,6 +553,7 @@ class CapsuleForConditionalGenerationMixin(CapsulePreTrainedMixin):
             decoder_input_ids=generated.sequences[:, :-1],
             output_agreements=True,
             use_cache=False,
+            return_dict=True,
         )
         for name in ("encoder_agreements", "decoder_agreements", "source_agreements", "guided_assignment"):
             generated[name] = getattr(forced, name)

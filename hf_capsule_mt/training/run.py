@@ -18,9 +18,8 @@ from transformers.utils.logging import disable_progress_bar
 
 from ..evaluation.checkpoints import absent_weights
 from ..evaluation.encoding import saved_generation_config
-from ..evaluation.line_files import one_line
 from ..evaluation.scores import score
-from ..files import write_whole
+from ..files import one_line, write_lines, write_whole
 from ..records import without_secrets
 from . import report
 from .averaging import STATE, average_checkpoints, checkpoint_step, checkpoints_by_step, find_damage
@@ -311,7 +310,7 @@ def score_split(trainer: CapsuleSeq2SeqTrainer, dataset: Dataset, split: str, be
 def write(output_dir: Path, results: dict[str, Any], rows: Sequence[report.SplitScores]) -> None:
     """Write the translations and, last, results.json."""
     for row in rows:
-        write_whole(output_dir / row.file, "".join(f"{line}\n" for line in row.hypotheses))
+        write_lines(output_dir / row.file, row.hypotheses)
     text = json.dumps(results, indent=2, ensure_ascii=False)
     write_whole(output_dir / RESULTS, f"{text}\n")
 

@@ -1,6 +1,7 @@
 """The tables of docs/reliability.md."""
 
 import pytest
+
 import reliability_tables as tables
 
 ENVIRONMENT = {

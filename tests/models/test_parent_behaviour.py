@@ -230,6 +230,20 @@ def test_asking_for_hidden_states_changes_no_number():
 
 
 @families
+@pytest.mark.parametrize("fields", [{"aggregation": "none"}, EVERYTHING], ids=["plain", "everything"])
+def test_a_config_that_wants_tuples_gets_them(family, fields):
+    model, batch = BUILDERS[family](**fields), sentence_batch()
+    expected = model(**batch).to_tuple()
+    model.config.return_dict = False
+    found = model(**batch)
+    assert isinstance(found, tuple) and len(found) == len(expected)
+    assert torch.equal(found[0], expected[0]) and torch.equal(found[1], expected[1])
+    assert torch.equal(model(**batch, return_dict=True).logits, expected[1])
+    source = {"input_ids": batch["input_ids"], "attention_mask": batch["attention_mask"]}
+    assert model.generate(**source, max_new_tokens=3).shape[0] == len(batch["input_ids"])
+
+
+@families
 def test_auto_model_loads_the_model_without_its_head(family, tmp_path):
     model, batch = BUILDERS[family](**EVERYTHING), sentence_batch()
     model.save_pretrained(tmp_path)

@@ -17,7 +17,6 @@ sys.path[:0] = [str(HERE), str(HERE.parent / "hub")]
 from commands import COMMANDS, Materials  # noqa: E402
 from fork_server import Server  # noqa: E402
 from harness import Harness  # noqa: E402
-
 from loopback import LoopbackHub  # noqa: E402
 
 RESULTS = ROOT / "results" / "grammar" / "em_routing.json"

@@ -107,7 +107,6 @@ class Server:
 def _import_everything() -> None:
     """All that the commands import, so that no child has to."""
     import accelerate
-    import commands
     import datasets
     import matplotlib.pyplot
     import sacrebleu
@@ -115,6 +114,7 @@ def _import_everything() -> None:
     import torch
     import transformers.trainer_seq2seq
 
+    import commands
     import hf_capsule_mt
     import hf_capsule_mt.analysis.report_command
     import hf_capsule_mt.evaluation.score_command
@@ -136,6 +136,7 @@ def _child(request: dict, report: int) -> None:
     import tempfile
 
     import datasets
+
     from commands import CACHE
     from file_events import FileEvents
 

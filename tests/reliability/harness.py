@@ -15,7 +15,6 @@ from typing import Any
 
 from commands import COMMANDS, REPO, Materials, files
 from fork_server import Outcome, Server
-
 from loopback import LoopbackHub
 
 

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+
 from commands import COMMANDS
 from harness import Harness, difference, tail
 from record import note

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from record import note
 from transformers import PreTrainedTokenizerFast
 
 from hf_capsule_mt.__main__ import main
 from hf_capsule_mt.evaluation.line_files import LineOutput, open_lines, process_lines
 from hf_capsule_mt.models.pipeline_translation import TranslationPipeline
+from record import note
 from tiny_translation import SOURCES, tiny_model, tiny_tokenizer
 
 ODD = [

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
 from commands import COMMANDS
 from harness import Harness, difference, spread
 from record import note

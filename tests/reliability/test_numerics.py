@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from numeric_cases import DTYPES, FUNCTIONS, Case, faults
-from record import note
 
 from hf_capsule_mt.models import capsule_routing as routing
+from numeric_cases import DTYPES, FUNCTIONS, Case, faults
+from record import note
 
 QUICK, THOROUGH = 40, 20_000
 NAMES = [str(dtype).removeprefix("torch.") for dtype in DTYPES]

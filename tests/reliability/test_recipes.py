@@ -9,9 +9,9 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
-from record import note
 
 from hf_capsule_mt.training.arguments import Arguments, build_parser, parse_arguments
+from record import note
 
 ALL = sorted(action.dest for action in build_parser()._actions if action.dest != "help")
 # what transformers does with these changes the whole process, or needs a package
