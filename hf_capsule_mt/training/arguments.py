@@ -398,8 +398,17 @@ def parse_recipe(
         raise ValueError(_describe_unknown(unknown[0], known, parser.prog))
     # Before the dataclasses convert them and fill in others.
     differing = {name: value for name, value in vars(namespace).items() if value != defaults[name]}
-    parts = (dtype(**{n: getattr(namespace, n) for n in _field_names(dtype)}) for dtype in parser.dataclass_types)
-    return ParsedArguments(tuple(parts), recipe, differing)
+    parts = tuple(_filled(dtype, namespace) for dtype in parser.dataclass_types)
+    return ParsedArguments(parts, recipe, differing)
+
+
+def _filled(dtype: type, namespace: Any) -> Any:
+    """The dataclass of these values; what transformers and accelerate raise of values they cannot use is one error."""
+    try:
+        return dtype(**{name: getattr(namespace, name) for name in _field_names(dtype)})
+    except (TypeError, AttributeError, KeyError, ImportError) as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise ValueError(f"these arguments cannot be used: {reason}") from error
 
 
 def _field_names(dtype: type) -> list[str]:

@@ -232,3 +232,21 @@ def test_parsing_loads_no_data_or_scoring_library():
     )
     result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "[]"
+
+
+def test_what_other_libraries_cannot_use_is_one_error(tmp_path):
+    # in a process of its own: accelerate keeps what it began with
+    code = (
+        "import sys\nfrom hf_capsule_mt.training.arguments import parse_arguments\n"
+        "for recipe in sys.argv[1:]:\n"
+        "    try:\n        parse_arguments([recipe])\n    except ValueError as error:\n        print(error)"
+    )
+    recipes = []
+    for index, line in enumerate(("accelerator_config: {a: [1]}", "deepspeed: {stage: 2}")):
+        recipes.append(tmp_path / f"{index}.yaml")
+        recipes[-1].write_text(
+            f"{line}\noutput_dir: run\ndataset_name: grammar\nsource_lang: en\ntarget_lang: de\n", encoding="utf-8"
+        )
+    done = subprocess.run([sys.executable, "-c", code, *recipes], capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert [line.split(":")[0] for line in done.stdout.splitlines()] == ["these arguments cannot be used"] * 2
