@@ -30,6 +30,7 @@ from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalToken
 from huggingface_hub.utils import validate_repo_id
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from ..command import run_command
 from ..files import whole_folder, write_whole
 from ..loading import add_trust_argument, check_is_no_pickle
 from ..markup import markdown_text
@@ -341,35 +342,41 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _command(arguments: argparse.Namespace) -> None:
+    values = load_values(arguments.card)
+    output = arguments.output or arguments.run / "hub"
+    validate_repo_id(arguments.repo_id)
+    check_results(read_record(arguments.run))
+    if arguments.output is not None:
+        empty_folder(output)
+    revision = arguments.tag or arguments.revision or "main"
+    trust = arguments.trust_remote_code
+    with whole_folder(output) as folder:
+        prepare(arguments.run, values, arguments.repo_id, folder, revision, trust_remote_code=trust)
+        check(folder, values.samples)
+    print(f"written: {output}")
+    print("checked: a process without this package loads it and translates the samples as the card says")
+    if arguments.dry_run:
+        return
+    address = upload(
+        output,
+        arguments.repo_id,
+        private=arguments.private,
+        revision=arguments.revision,
+        tag=arguments.tag,
+        message=arguments.message,
+    )
+    print(f"published: {address}")
+
+
 def main(argv: Sequence[str]) -> int:
     """The command; returns the exit status."""
     arguments = _parser().parse_args(argv)
-    try:
-        values = load_values(arguments.card)
-        output = arguments.output or arguments.run / "hub"
-        validate_repo_id(arguments.repo_id)
-        check_results(read_record(arguments.run))
-        if arguments.output is not None:
-            empty_folder(output)
-        revision = arguments.tag or arguments.revision or "main"
-        trust = arguments.trust_remote_code
-        with whole_folder(output) as folder:
-            prepare(arguments.run, values, arguments.repo_id, folder, revision, trust_remote_code=trust)
-            check(folder, values.samples)
-        print(f"written: {output}")
-        print("checked: a process without this package loads it and translates the samples as the card says")
-        if arguments.dry_run:
-            return 0
-        address = upload(
-            output,
-            arguments.repo_id,
-            private=arguments.private,
-            revision=arguments.revision,
-            tag=arguments.tag,
-            message=arguments.message,
-        )
-    except (ValueError, OSError, RuntimeError, HfHubHTTPError, HFValidationError) as error:
-        print(f"{PROGRAM}: error: {error}", file=sys.stderr)
-        return 2
-    print(f"published: {address}")
-    return 0
+
+    def command() -> None:
+        try:
+            _command(arguments)
+        except (RuntimeError, HfHubHTTPError, HFValidationError) as error:
+            raise ValueError(str(error)) from error
+
+    return run_command(PROGRAM, command, after_interruption="; the same command begins anew")
