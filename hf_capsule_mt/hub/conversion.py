@@ -39,6 +39,7 @@ from ..models.capsule_configuration import (
     GUIDED_ROUTINGS,
     LINEAR_INPUTS,
     CapsuleConfigMixin,
+    capsule_field_types,
 )
 from ..models.configuration_capsule_marian import CapsuleMarianConfig
 
@@ -52,8 +53,7 @@ CHOICES = {
 }
 # in the names of the parameters that conversion adds
 NEW_PARAMETERS = ("aggregation.", "guided_")
-# what every capsule configuration adds to its parent's fields, with their types; Marian's adds nothing else
-CAPSULE_FIELDS: dict[str, Any] = dict(CapsuleMarianConfig.__annotations__)
+CAPSULE_FIELDS = capsule_field_types()
 
 
 def convert(

@@ -18,8 +18,11 @@ GUIDED_ROUTINGS = ("none", "routing", "classifier", "attention")
 FOLLOW_D_MODEL = ("num_capsules", "aggregation_hidden_size", "guided_hidden_size")
 
 
+@dataclasses.dataclass(init=False, repr=False, eq=False)
 class CapsuleConfigMixin:
-    """Validation and conversion shared by the capsule configurations. The fields that it expects on the class:
+    """Validation and conversion shared by the capsule configurations, and the fields that all of them have.
+
+    A family that wants another default repeats the field.
 
     Args:
         aggregation (`str`): how the outputs H^1..H^L of a stack's layers are combined into its output (Dou et al.
@@ -65,6 +68,26 @@ class CapsuleConfigMixin:
     ]
     # the model type of the plain models that a config can start from, if there are any
     parent_model_type: ClassVar[str | None] = None
+
+    aggregation: str = "em_routing"
+    aggregate_encoder: bool = True
+    aggregate_decoder: bool = True
+    capsule_inputs: str = "all_layers"
+    linear_inputs: str = "layers"
+    num_capsules: int | None = None
+    routing_iterations: int = 3
+    aggregation_init: str = "identity"
+    aggregation_hidden_size: int | None = None
+    em_inverse_temperature: float | int = 1.0
+    guided_routing: str = "none"
+    num_past_capsules: int = 2
+    num_future_capsules: int = 2
+    num_redundant_capsules: int = 2
+    guided_capsule_size: int = 256
+    guided_hidden_size: int | None = None
+    bow_loss_weight: float | int = 0.0
+    bca_loss_weight: float | int = 0.0
+    label_smoothing: float | int = 0.0
 
     def __post_init__(self, **kwargs: Any) -> None:
         self._refuse_misspelt(kwargs)
@@ -125,7 +148,7 @@ class CapsuleConfigMixin:
         """The config of the plain parent with the same sizes; None for a family without a parent."""
         if self.parent_model_type is None:
             return None
-        dropped = {"model_type", "architectures", "auto_map", "custom_pipelines", *type(self).__annotations__}
+        dropped = {"model_type", "architectures", "auto_map", "custom_pipelines", *capsule_field_types()}
         return CONFIG_MAPPING[self.parent_model_type].from_dict(
             {name: value for name, value in self.to_dict().items() if name not in dropped}
         )
@@ -269,6 +292,11 @@ class CapsuleConfigMixin:
         if key in own or key.startswith("_"):
             return None
         return next(iter(difflib.get_close_matches(key, own, n=1, cutoff=0.85)), None)
+
+
+def capsule_field_types() -> dict[str, Any]:
+    """The fields that every capsule configuration adds to its parent's, with their types."""
+    return {field.name: field.type for field in dataclasses.fields(CapsuleConfigMixin)}
 
 
 def check_minimum(name: str, value: int | None, minimum: int) -> None:
