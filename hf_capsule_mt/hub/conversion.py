@@ -88,8 +88,11 @@ def convert(
     if unknown:
         raise ValueError(f"no capsule field is called {', '.join(unknown)}; there are: {', '.join(CAPSULE_FIELDS)}")
     config = family.from_pretrained(source, revision=revision, **fields)
-    model, loading = from_checkpoint(AutoModelForSeq2SeqLM, source, config=config, output_loading_info=True, **hub)
-    absent = [key for key in loading["missing_keys"] if not any(part in key for part in NEW_PARAMETERS)]
+    # parameters of one aggregation may have the names of another's, and start anew
+    options = {"output_loading_info": True, "ignore_mismatched_sizes": True}
+    model, loading = from_checkpoint(AutoModelForSeq2SeqLM, source, config=config, **options, **hub)
+    unusable = [*loading["missing_keys"], *(key for key, *_ in loading["mismatched_keys"])]
+    absent = [key for key in unusable if not any(part in key for part in NEW_PARAMETERS)]
     if absent:
         raise ValueError(f"{source} is not a whole checkpoint: it has no {', '.join(sorted(absent))}")
     return _save(model, source, hub, output)
