@@ -5,14 +5,25 @@ from __future__ import annotations
 import argparse
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError, safe_open
-from transformers import AutoConfig, AutoTokenizer
+from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig
 from transformers.trainer_pt_utils import safe_globals
-from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, WEIGHTS_INDEX_NAME, WEIGHTS_NAME
+from transformers.utils import (
+    SAFE_WEIGHTS_INDEX_NAME,
+    SAFE_WEIGHTS_NAME,
+    WEIGHTS_INDEX_NAME,
+    WEIGHTS_NAME,
+    cached_file,
+)
+
+from .models.capsule_operators import UnknownAggregationError
+from .operators import OPERATORS_HELP, load_operators
 
 # What torch.save and pickle write: a zip archive, or the first byte of pickle's protocols 2 and later.
 PICKLE_STARTS = (b"PK\x03\x04", b"\x80")
@@ -30,7 +41,8 @@ def from_checkpoint(kind: Any, name: str | Path, *, trust_remote_code: bool = Fa
     """
     `kind.from_pretrained`, which neither runs code of the checkpoint unasked nor asks on standard input.
 
-    Classes that this package registers need no trust, whatever code lies beside the weights.
+    Classes that this package registers need no trust, whatever code lies beside the weights. An operator from outside
+    that lies there is loaded if it is trusted, and not registered yet.
 
     Args:
         kind: AutoConfig, AutoTokenizer, AutoModelForSeq2SeqLM, or a class of models.
@@ -39,7 +51,8 @@ def from_checkpoint(kind: Any, name: str | Path, *, trust_remote_code: bool = Fa
         **options: of from_pretrained; weights are read from safetensors alone.
 
     Raises:
-        ValueError: the checkpoint needs code of its own, or has its weights as a pickle.
+        ValueError: the checkpoint needs code of its own or an operator that is not there, or has its weights as a
+            pickle.
         OSError, RuntimeError, SafetensorError, ...: whatever else from_pretrained raises.
     """
     is_model = kind not in (AutoConfig, AutoTokenizer)
@@ -48,6 +61,10 @@ def from_checkpoint(kind: Any, name: str | Path, *, trust_remote_code: bool = Fa
         options["use_safetensors"] = True
     try:
         return kind.from_pretrained(name, trust_remote_code=trust_remote_code, **options)
+    except StrictDataclassError as error:
+        if not isinstance(error.__cause__, UnknownAggregationError):
+            raise
+        reason = error.__cause__
     except ValueError as error:
         if trust_remote_code or "trust_remote_code" not in str(error):
             raise
@@ -61,11 +78,41 @@ def from_checkpoint(kind: Any, name: str | Path, *, trust_remote_code: bool = Fa
                 f"{name} has no weights as safetensors; if it has a pickle ({WEIGHTS_NAME}), {_advice(name)}"
             ) from error
         raise
+    _load_its_operator(name, trust_remote_code, reason, options.get("revision"))
+    return kind.from_pretrained(name, trust_remote_code=trust_remote_code, **options)
+
+
+def _load_its_operator(name: str | Path, trusted: bool, reason: ValueError, revision: str | None) -> None:
+    """Load the operator that lies beside the weights, or say what is needed."""
+    file = PreTrainedConfig.get_config_dict(name, revision=revision)[0].get("operator_file")
+    if file is None:
+        raise ValueError(f"{name}: {reason}") from None
+    if not isinstance(file, str) or os.path.basename(file) != file or not file.endswith(".py"):
+        raise ValueError(f"{name} names {file!r} as its operator, which is no file of its folder")
+    if not trusted:
+        raise ValueError(
+            f"{name} has an aggregation of its own in {file}, which is not run unasked: read that file, and give "
+            f"--trust_remote_code if you trust it, or --operators FILE with your own"
+        )
+    load_operators([str(cached_file(str(name), file, revision=revision))])
 
 
 def add_trust_argument(parser: argparse.ArgumentParser) -> None:
-    """The argument of every command that loads a checkpoint."""
+    """The arguments of every command that loads a checkpoint: what code may be run for it."""
     parser.add_argument("--trust_remote_code", action="store_true", help=TRUST_HELP)
+    parser.add_argument("--operators", nargs="+", metavar="FILE", action=_LoadOperators, help=OPERATORS_HELP)
+
+
+class _LoadOperators(argparse.Action):
+    """Operators are run when they are named, before anything else is read."""
+
+    def __call__(self, parser: Any, namespace: argparse.Namespace, values: Any, option: str | None = None) -> None:
+        names: Sequence[str] = values
+        try:
+            load_operators(names)
+        except ValueError as error:
+            raise argparse.ArgumentError(self, str(error)) from None
+        setattr(namespace, self.dest, [str(name) for name in names])
 
 
 def check_weights(name: str | Path) -> None:

@@ -16,6 +16,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedModel, 
 from transformers.utils.logging import disable_progress_bar
 
 from ..loading import from_checkpoint
+from ..operators import operator_source
 
 Loader = TypeVar("Loader", bound=Callable[..., Any])
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -161,7 +162,9 @@ def checkpoint_fingerprint(model: PreTrainedModel, tokenizer: PreTrainedTokenize
     # Of any kind of tokenizer: its pieces, and what it makes of some text, for which a thousand of them will do
     vocabulary = sorted(tokenizer.get_vocab().items())
     texts = [piece for piece, _ in vocabulary[:: len(vocabulary) // 1000 + 1]]
+    operator = operator_source(model.config)
     return {
+        **({} if operator is None else {"operator": digest(operator)}),
         "weights": weights_digest(model),
         "config": digest(config),
         "generation config": digest(generation),

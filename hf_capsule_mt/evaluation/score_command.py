@@ -100,7 +100,7 @@ def _command(arguments: argparse.Namespace) -> None:
         if arguments.length_penalty is not None:
             generate_kwargs["length_penalty"] = arguments.length_penalty
         # Of the options, those that cannot change a score
-        neutral = ("source", "target", "output", "max_tokens", "window", "device", "checkpoint")
+        neutral = ("source", "target", "output", "max_tokens", "window", "device", "checkpoint", "operators")
         options = {name: value for name, value in vars(arguments).items() if name not in neutral}
         if arguments.output is not None:
             options |= checkpoint_fingerprint(model, tokenizer)

@@ -165,7 +165,7 @@ def _command(arguments: argparse.Namespace) -> None:
         generate_kwargs = _generate_kwargs(arguments)
         generate_kwargs |= set_languages(tokenizer, arguments.source_lang, arguments.target_lang)
         # Of the options, those that cannot change a translation
-        neutral = ("input", "output", "max_tokens", "window", "device", "checkpoint")
+        neutral = ("input", "output", "max_tokens", "window", "device", "checkpoint", "operators")
         options = {name: value for name, value in vars(arguments).items() if name not in neutral}
         if arguments.output is not None:
             options |= checkpoint_fingerprint(model, tokenizer)

@@ -30,21 +30,21 @@ from transformers import (
 from ..command import run_command
 from ..evaluation.checkpoints import is_missing_directory
 from ..evaluation.encoding import saved_generation_config
-from ..files import empty_folder, whole_folder
+from ..files import empty_folder, parse_json, whole_folder
 from ..loading import add_trust_argument, from_checkpoint
 from ..models.capsule_configuration import (
     AGGREGATION_INITS,
-    AGGREGATIONS,
     CAPSULE_INPUTS,
     GUIDED_ROUTINGS,
     LINEAR_INPUTS,
     CapsuleConfigMixin,
+    capsule_field_types,
 )
+from ..models.capsule_operators import known_aggregations
 from ..models.configuration_capsule_marian import CapsuleMarianConfig
 
 PROGRAM = "hf_capsule_mt convert"
 CHOICES = {
-    "aggregation": AGGREGATIONS,
     "capsule_inputs": CAPSULE_INPUTS,
     "linear_inputs": LINEAR_INPUTS,
     "aggregation_init": AGGREGATION_INITS,
@@ -52,8 +52,7 @@ CHOICES = {
 }
 # in the names of the parameters that conversion adds
 NEW_PARAMETERS = ("aggregation.", "guided_")
-# what every capsule configuration adds to its parent's fields, with their types; Marian's adds nothing else
-CAPSULE_FIELDS: dict[str, Any] = dict(CapsuleMarianConfig.__annotations__)
+CAPSULE_FIELDS = capsule_field_types()
 
 
 def convert(
@@ -89,8 +88,11 @@ def convert(
     if unknown:
         raise ValueError(f"no capsule field is called {', '.join(unknown)}; there are: {', '.join(CAPSULE_FIELDS)}")
     config = family.from_pretrained(source, revision=revision, **fields)
-    model, loading = from_checkpoint(AutoModelForSeq2SeqLM, source, config=config, output_loading_info=True, **hub)
-    absent = [key for key in loading["missing_keys"] if not any(part in key for part in NEW_PARAMETERS)]
+    # parameters of one aggregation may have the names of another's, and start anew
+    options = {"output_loading_info": True, "ignore_mismatched_sizes": True}
+    model, loading = from_checkpoint(AutoModelForSeq2SeqLM, source, config=config, **options, **hub)
+    unusable = [*loading["missing_keys"], *(key for key, *_ in loading["mismatched_keys"])]
+    absent = [key for key in unusable if not any(part in key for part in NEW_PARAMETERS)]
     if absent:
         raise ValueError(f"{source} is not a whole checkpoint: it has no {', '.join(sorted(absent))}")
     return _save(model, source, hub, output)
@@ -178,7 +180,7 @@ def _parser() -> argparse.ArgumentParser:
     fields = parser.add_argument_group("capsule systems (see docs/paper_index.md)")
     for name, kind in CAPSULE_FIELDS.items():
         default = getattr(CapsuleMarianConfig, name)
-        choices = " | ".join(CHOICES.get(name, ()))
+        choices = " | ".join(known_aggregations() if name == "aggregation" else CHOICES.get(name, ()))
         fields.add_argument(
             f"--{name}",
             type=_reader(kind),
@@ -193,13 +195,25 @@ def _parser() -> argparse.ArgumentParser:
 def _reader(kind: Any):
     """A function that reads a field of this type from text."""
     kinds = typing.get_args(kind) or (kind,)
+    if any(typing.get_origin(part) is dict for part in kinds):
+        return _options
     if bool in kinds:
         return _boolean
     return next((number for number in (float, int) if number in kinds), str)
 
 
 def _metavar(kind: Any) -> str:
-    return {_boolean: "true/false", int: "INT", float: "FLOAT"}.get(_reader(kind), "NAME")
+    return {_boolean: "true/false", _options: "JSON", int: "INT", float: "FLOAT"}.get(_reader(kind), "NAME")
+
+
+def _options(text: str) -> dict[str, Any]:
+    try:
+        options = parse_json(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"not JSON: {error}") from None
+    if not isinstance(options, dict):
+        raise argparse.ArgumentTypeError(f"{text} is not names and values")
+    return options
 
 
 def _boolean(text: str) -> bool:
@@ -210,6 +224,7 @@ def _boolean(text: str) -> bool:
 
 def _command(arguments: dict[str, Any]) -> None:
     source, output, plain = (arguments.pop(name) for name in ("source", "output", "plain"))
+    arguments.pop("operators")
     hub = {name: arguments.pop(name) for name in ("revision", "trust_remote_code")}
     if plain and arguments:
         raise ValueError(f"a plain model has no {', '.join(arguments)}: leave out --plain or these")

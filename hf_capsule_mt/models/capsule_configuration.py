@@ -8,7 +8,8 @@ from typing import Any, ClassVar
 from transformers import CONFIG_MAPPING, PreTrainedConfig
 from transformers.activations import ACT2FN
 
-AGGREGATIONS = ("none", "linear", "dynamic", "dynamic_routing", "em_routing")
+from .capsule_operators import check_aggregation
+
 ROUTING_AGGREGATIONS = ("dynamic_routing", "em_routing")
 CAPSULE_INPUTS = ("all_layers", "own_layer")
 LINEAR_INPUTS = ("layers", "votes")
@@ -18,13 +19,17 @@ GUIDED_ROUTINGS = ("none", "routing", "classifier", "attention")
 FOLLOW_D_MODEL = ("num_capsules", "aggregation_hidden_size", "guided_hidden_size")
 
 
+@dataclasses.dataclass(init=False, repr=False, eq=False)
 class CapsuleConfigMixin:
-    """Validation and conversion shared by the capsule configurations. The fields that it expects on the class:
+    """Validation and conversion shared by the capsule configurations, and the fields that all of them have.
+
+    A family that wants another default repeats the field.
 
     Args:
         aggregation (`str`): how the outputs H^1..H^L of a stack's layers are combined into its output (Dou et al.
             2019): "none" (the plain parent), "linear" (Eq. 3), "dynamic" (Eq. 4), "dynamic_routing" (Alg. 1) or
-            "em_routing" (Alg. 2).
+            "em_routing" (Alg. 2); or an operator from outside that `register_aggregation` has made known.
+        aggregation_options (`dict`): options of such an operator, by name.
         aggregate_encoder, aggregate_decoder (`bool`): which stacks aggregate (Table 4).
         capsule_inputs (`str`): input capsules from "all_layers", F_l(H^1..H^L), or "own_layer", F_l(H^l) (Table 3).
         linear_inputs (`str`): what "linear" combines: the "layers" themselves, as in the paper, or the "votes" that
@@ -66,6 +71,27 @@ class CapsuleConfigMixin:
     # the model type of the plain models that a config can start from, if there are any
     parent_model_type: ClassVar[str | None] = None
 
+    aggregation: str = "em_routing"
+    aggregation_options: dict[str, Any] | None = None
+    aggregate_encoder: bool = True
+    aggregate_decoder: bool = True
+    capsule_inputs: str = "all_layers"
+    linear_inputs: str = "layers"
+    num_capsules: int | None = None
+    routing_iterations: int = 3
+    aggregation_init: str = "identity"
+    aggregation_hidden_size: int | None = None
+    em_inverse_temperature: float | int = 1.0
+    guided_routing: str = "none"
+    num_past_capsules: int = 2
+    num_future_capsules: int = 2
+    num_redundant_capsules: int = 2
+    guided_capsule_size: int = 256
+    guided_hidden_size: int | None = None
+    bow_loss_weight: float | int = 0.0
+    bca_loss_weight: float | int = 0.0
+    label_smoothing: float | int = 0.0
+
     def __post_init__(self, **kwargs: Any) -> None:
         self._refuse_misspelt(kwargs)
         # before the parent, which takes 0 for none given
@@ -99,6 +125,9 @@ class CapsuleConfigMixin:
         # sizes that default to d_model follow it when it is overridden
         if "d_model" in overrides:
             config_dict = {key: value for key, value in config_dict.items() if key not in FOLLOW_D_MODEL}
+        # options are those of one operator
+        if overrides.get("aggregation", config_dict.get("aggregation")) != config_dict.get("aggregation"):
+            config_dict = {key: value for key, value in config_dict.items() if key != "aggregation_options"}
         return super().from_dict(config_dict | overrides, **kwargs)
 
     @classmethod
@@ -125,7 +154,14 @@ class CapsuleConfigMixin:
         """The config of the plain parent with the same sizes; None for a family without a parent."""
         if self.parent_model_type is None:
             return None
-        dropped = {"model_type", "architectures", "auto_map", "custom_pipelines", *type(self).__annotations__}
+        dropped = {
+            "model_type",
+            "architectures",
+            "auto_map",
+            "custom_pipelines",
+            "operator_file",
+            *capsule_field_types(),
+        }
         return CONFIG_MAPPING[self.parent_model_type].from_dict(
             {name: value for name, value in self.to_dict().items() if name not in dropped}
         )
@@ -141,7 +177,7 @@ class CapsuleConfigMixin:
             ValueError: names the field, its value and what is allowed.
         """
         check_minimum("d_model", self.d_model, 1)
-        check_choice("aggregation", self.aggregation, AGGREGATIONS)
+        check_aggregation(self.aggregation, self.aggregation_options)
         check_choice("capsule_inputs", self.capsule_inputs, CAPSULE_INPUTS)
         check_choice("linear_inputs", self.linear_inputs, LINEAR_INPUTS)
         check_choice("aggregation_init", self.aggregation_init, AGGREGATION_INITS)
@@ -269,6 +305,11 @@ class CapsuleConfigMixin:
         if key in own or key.startswith("_"):
             return None
         return next(iter(difflib.get_close_matches(key, own, n=1, cutoff=0.85)), None)
+
+
+def capsule_field_types() -> dict[str, Any]:
+    """The fields that every capsule configuration adds to its parent's, with their types."""
+    return {field.name: field.type for field in dataclasses.fields(CapsuleConfigMixin)}
 
 
 def check_minimum(name: str, value: int | None, minimum: int) -> None:

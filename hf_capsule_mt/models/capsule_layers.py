@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from transformers import initialization as init
 from transformers.activations import ACT2FN
 
+from .capsule_operators import aggregation_class, register_aggregation
 from .capsule_routing import (
     RoutingOutput,
     dynamic_routing,
@@ -114,6 +115,7 @@ def _per_layer(projections: nn.Module, inputs: Tensor) -> Tensor:
     return torch.stack([proj(inputs[..., i, :]) for i, proj in enumerate(projections.children())], dim=-2)
 
 
+@register_aggregation("linear")
 class LinearCombination(InitialisesItself, nn.Module):
     """Static linear combination, Eq. 3: H~ = sum_l W_l * H^l with one weight vector per layer.
 
@@ -135,6 +137,7 @@ class LinearCombination(InitialisesItself, nn.Module):
         init.constant_(self.weight, 1 / self.weight.shape[0])
 
 
+@register_aggregation("dynamic")
 class DynamicCombination(nn.Module):
     """Dynamic combination, Eq. 4: H~ = sum_l FFN_l(H^1..H^L) * H^l, weights computed for every position."""
 
@@ -186,6 +189,7 @@ class RoutingAggregation(nn.Module):
         raise NotImplementedError
 
 
+@register_aggregation("dynamic_routing")
 class DynamicRoutingAggregation(RoutingAggregation):
     """Dynamic routing, Alg. 1."""
 
@@ -207,6 +211,7 @@ class DynamicRoutingAggregation(RoutingAggregation):
         return dynamic_routing(votes, self.num_iterations, return_all_agreements=True)
 
 
+@register_aggregation("em_routing")
 class EMRoutingAggregation(InitialisesItself, RoutingAggregation):
     """EM routing, Alg. 2, with activations A_l = logistic(w_l . H^_l) (Eq. 10, read as a probability).
 
@@ -242,14 +247,6 @@ class EMRoutingAggregation(InitialisesItself, RoutingAggregation):
         init.zeros_(self.beta_mu)
 
 
-AGGREGATION_CLASSES = {
-    "linear": LinearCombination,
-    "dynamic": DynamicCombination,
-    "dynamic_routing": DynamicRoutingAggregation,
-    "em_routing": EMRoutingAggregation,
-}
-
-
 class LayerAggregation(InitialisesItself, nn.Module):
     """Combines the outputs of a stack's layers into the stack's output.
 
@@ -263,7 +260,8 @@ class LayerAggregation(InitialisesItself, nn.Module):
 
     def __init__(self, config, num_layers: int) -> None:
         super().__init__()
-        self.combine = AGGREGATION_CLASSES[config.aggregation](config, num_layers)
+        operator = aggregation_class(config.aggregation)
+        self.combine = operator(config, num_layers, **(config.aggregation_options or {}))
         self.gated = config.aggregation_init == "identity"
         if self.gated:
             self.layer_norm = nn.LayerNorm(config.d_model)

@@ -24,6 +24,7 @@ from transformers.utils.output_capturing import maybe_install_capturing_hooks
 from .capsule_guided import GuidedOutput, GuidedSource, is_plain_projection
 from .capsule_kernels import cross_entropy, linear_cross_entropy
 from .capsule_layers import InitialisesItself, LayerAggregation
+from .capsule_operators import AFTER_SAVING, operator_file
 
 if TYPE_CHECKING:
     # save_pretrained copies every file that is imported like this: the pipeline travels with the models
@@ -115,13 +116,26 @@ class CapsulePreTrainedMixin:
         if isinstance(module, InitialisesItself):
             module.init_weights()
 
-    def save_pretrained(self, *args: Any, **kwargs: Any) -> None:
-        """As in transformers; where the code is saved too, AutoModel finds the model without its head in it."""
+    def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> None:
+        """As in transformers; where the code is saved too, AutoModel finds the model without its head in it.
+
+        Raises:
+            ValueError: push_to_hub=True for a model with an operator from outside, whose file would stay behind.
+        """
+        self.config.__dict__.pop("operator_file", None)
+        name = operator_file(self.config.aggregation)
+        if name is not None:
+            self.config.operator_file = name
+            if kwargs.get("push_to_hub"):
+                raise ValueError("save_pretrained(push_to_hub=True) would upload no operator: call model.push_to_hub")
         if self._auto_class is not None:
             base = type(self.base_model)
             name = f"{base.__module__.rpartition('.')[-1]}.{base.__name__}"
             self.config.auto_map = {**(getattr(self.config, "auto_map", None) or {}), "AutoModel": name}
-        super().save_pretrained(*args, **kwargs)
+        super().save_pretrained(save_directory, *args, **kwargs)
+        if kwargs.get("is_main_process", True):
+            for finish in AFTER_SAVING:
+                finish(self, save_directory)
 
 
 class AggregatingStackMixin(CapsulePreTrainedMixin):

@@ -17,25 +17,5 @@ class CapsuleMarianConfig(CapsuleConfigMixin, MarianConfig):
     model_type = "capsule-marian"
     parent_model_type = "marian"
 
-    aggregation: str = "em_routing"
-    aggregate_encoder: bool = True
-    aggregate_decoder: bool = True
-    capsule_inputs: str = "all_layers"
-    linear_inputs: str = "layers"
-    num_capsules: int | None = None
-    routing_iterations: int = 3
-    aggregation_init: str = "identity"
-    aggregation_hidden_size: int | None = None
-    em_inverse_temperature: float | int = 1.0
-    guided_routing: str = "none"
-    num_past_capsules: int = 2
-    num_future_capsules: int = 2
-    num_redundant_capsules: int = 2
-    guided_capsule_size: int = 256
-    guided_hidden_size: int | None = None
-    bow_loss_weight: float | int = 0.0
-    bca_loss_weight: float | int = 0.0
-    label_smoothing: float | int = 0.0
-
 
 __all__ = ["CapsuleMarianConfig"]

@@ -15,7 +15,10 @@ from typing import Any, Literal, NamedTuple, NoReturn
 import torch
 from transformers import HfArgumentParser, Seq2SeqTrainingArguments
 
+from ..files import parse_json
 from ..loading import TRUST_HELP
+from ..models.capsule_operators import check_aggregation
+from ..operators import OPERATORS_HELP, load_operators
 from ..recipe_files import is_text, read_yaml
 
 
@@ -95,8 +98,12 @@ class ModelArguments:
     attention_dropout: float | None = argument("New model: 0.")
     activation_dropout: float | None = argument("New model: 0.")
     label_smoothing: float | None = argument("Label smoothing, inside the model; new model: 0.")
-    aggregation: Literal["none", "linear", "dynamic", "dynamic_routing", "em_routing"] | None = argument(
-        "How the layers of a stack are combined (Dou et al. 2019); new model: em_routing (capsule-rnn: none)."
+    aggregation: str | None = argument(
+        "How the layers of a stack are combined (Dou et al. 2019): none, linear, dynamic, dynamic_routing, "
+        "em_routing, or one of --operators; new model: em_routing (capsule-rnn: none)."
+    )
+    aggregation_options: dict[str, Any] | str | None = field(
+        default=None, metadata={"help": "JSON: options of an aggregation of --operators."}
     )
     aggregate_encoder: bool | None = argument("New model: true.")
     aggregate_decoder: bool | None = argument("New model: true.")
@@ -127,6 +134,17 @@ class ModelArguments:
     position_aware_routing: bool | None = argument("capsule-rnn: capsules have positions; new model: true.")
     separable_scoring: bool | None = argument("capsule-rnn: agreement by g(c) . g(h); new model: true.")
     balanced_routing: bool | None = argument("capsule-rnn: bounded, centred agreements; new model: false.")
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.aggregation_options, str):
+            return
+        try:
+            options = parse_json(self.aggregation_options)
+        except ValueError as error:
+            raise ValueError(f"aggregation_options is not JSON: {error}") from None
+        if not isinstance(options, dict):
+            raise ValueError(f"aggregation_options must be names and values, got {self.aggregation_options}")
+        self.aggregation_options = options
 
     def given(self) -> dict[str, Any]:
         """The config fields that were given, by name."""
@@ -171,6 +189,7 @@ class DataArguments:
     )
     max_target_length: int | None = argument("The same for the target side.")
     trust_remote_code: bool = argument(f"{TRUST_HELP.capitalize()}.", False)
+    operators: list[str] | None = field(default=None, metadata={"help": OPERATORS_HELP})
 
     def split_file(self, split: str) -> str | None:
         """The file of a split: "train", "validation" or "test"."""
@@ -357,6 +376,9 @@ def parse_arguments(argv: Sequence[str], default_recipe: str | Path | None = Non
     parsed = parse_recipe(build_parser(), argv, default_recipe)
     arguments = Arguments(*parsed.parts, recipe=parsed.recipe, given=parsed.given)
     arguments.data.validate()
+    load_operators(arguments.data.operators)
+    if arguments.model.aggregation is not None:
+        check_aggregation(arguments.model.aggregation, arguments.model.given().get("aggregation_options"))
     return arguments
 
 

@@ -61,6 +61,7 @@ USED_DATA_ARGUMENTS = (
     "data_dir",
     "max_train_samples",
     "trust_remote_code",
+    "operators",
 )
 
 

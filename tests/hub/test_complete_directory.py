@@ -24,6 +24,7 @@ SHARED_CODE = {
     "capsule_kernels.py",
     "capsule_layers.py",
     "capsule_losses.py",
+    "capsule_operators.py",
     "capsule_routing.py",
     "capsule_seq2seq.py",
     "pipeline_translation.py",

@@ -9,6 +9,7 @@ from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoConfig, BartConfig
 
 from hf_capsule_mt import CapsuleBartConfig, CapsuleMarianConfig, CapsuleMarianMTModel, CapsuleRNNConfig
+from hf_capsule_mt.models.capsule_configuration import CapsuleConfigMixin
 from tiny_models import bart_config, capsule_config, plain_bart_config, plain_config, rnn_config
 
 BAD_VALUES = {
@@ -118,6 +119,27 @@ def test_validation_runs_again_at_save(tmp_path):
 def test_which_stacks_aggregate(fields, encoder, decoder):
     config = capsule_config(**fields)
     assert (config.aggregates("encoder"), config.aggregates("decoder")) == (encoder, decoder)
+
+
+FIELDS = {
+    field.name: "text" if "int" in str(field.type) or "bool" in str(field.type) else 3
+    for field in dataclasses.fields(CapsuleConfigMixin)
+}
+
+
+@pytest.mark.parametrize("family", [capsule_config, bart_config, rnn_config], ids=["marian", "bart", "rnn"])
+@pytest.mark.parametrize(("name", "value"), FIELDS.items(), ids=FIELDS.keys())
+def test_every_shared_field_is_checked_by_type_in_every_family(family, name, value):
+    with pytest.raises(StrictDataclassError, match=f"for field '{name}'"):
+        family(**{name: value})
+    config = family()
+    with pytest.raises(StrictDataclassError, match=f"for field '{name}'"):
+        setattr(config, name, value)
+
+
+def test_shared_fields_stand_once():
+    own = {family: set(FIELDS) & set(family.__annotations__) for family in CapsuleConfigMixin.__subclasses__()}
+    assert own == {CapsuleMarianConfig: set(), CapsuleBartConfig: set(), CapsuleRNNConfig: {"aggregation"}}
 
 
 BAD_RNN_VALUES = {

@@ -20,6 +20,7 @@ STANDARD = {
     "dataclasses",
     "difflib",
     "functools",
+    "inspect",
     "logging",
     "math",
     "re",

@@ -24,11 +24,11 @@ from hf_capsule_mt import (
 )
 from hf_capsule_mt.models.capsule_configuration import (
     AGGREGATION_INITS,
-    AGGREGATIONS,
     CAPSULE_INPUTS,
     GUIDED_ROUTINGS,
     LINEAR_INPUTS,
 )
+from hf_capsule_mt.models.capsule_operators import known_aggregations
 from hf_capsule_mt.models.configuration_capsule_rnn import SOURCE_MEMORIES
 from record import note
 from tiny_models import BART_SIZES, RNN_SIZES, SIZES
@@ -39,7 +39,7 @@ FAMILIES = {
     "rnn": (CapsuleRNNConfig, CapsuleRNNForConditionalGeneration, RNN_SIZES),
 }
 CHOICES: dict[str, tuple[str, ...]] = {
-    "aggregation": AGGREGATIONS,
+    "aggregation": known_aggregations(),
     "capsule_inputs": CAPSULE_INPUTS,
     "linear_inputs": LINEAR_INPUTS,
     "aggregation_init": AGGREGATION_INITS,
