@@ -1,6 +1,7 @@
 """
 Commands of this package; training is train.py.
 
+    python -m hf_capsule_mt data multi30k --output DATA             fetch a parallel corpus
     python -m hf_capsule_mt distill recipes/multi30k/distill.yaml       translate a training corpus with a teacher
     python -m hf_capsule_mt distill RECIPE.yaml --num_beams 1           ... with other values
     torchrun --nproc_per_node 2 -m hf_capsule_mt distill RECIPE.yaml    ... with two processes
@@ -18,6 +19,7 @@ import sys
 # Each is a module with a function main(argv) -> exit status; imported when it is called for.
 COMMANDS = {
     "convert": "hf_capsule_mt.hub.conversion",
+    "data": "hf_capsule_mt.data.fetch",
     "distill": "hf_capsule_mt.training.distillation",
     "publish": "hf_capsule_mt.hub.publishing",
     "report": "hf_capsule_mt.analysis.report_command",

@@ -76,8 +76,10 @@ def one_line(text: str) -> str:
 
 
 def write_lines(path: Path, texts: Iterable[str]) -> None:
-    """Write each text as one line, see `one_line` and `write_whole`."""
-    write_whole(path, "".join(f"{one_line(text)}\n" for text in texts))
+    """Write each text as one line as it comes, see `one_line` and `write_whole`."""
+    with _whole_file(path) as stream:
+        for text in texts:
+            stream.write(f"{one_line(text)}\n".encode())
 
 
 def parse_json(text: str) -> Any:
@@ -145,11 +147,18 @@ def write_whole(path: Path, content: str | bytes) -> None:
         UnicodeEncodeError: the text has lone surrogates.
     """
     data = content.encode() if isinstance(content, str) else content
+    with _whole_file(path) as stream:
+        stream.write(data)
+
+
+@contextmanager
+def _whole_file(path: Path) -> Iterator[BinaryIO]:
+    """A stream whose content takes the place of `path` when the block ends without an error."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.partial")
     try:
         with partial.open("wb") as stream:
-            stream.write(data)
+            yield stream
             stream.flush()
             os.fsync(stream.fileno())
         os.replace(partial, path)
@@ -157,6 +166,9 @@ def write_whole(path: Path, content: str | bytes) -> None:
         partial.unlink(missing_ok=True)
         # that of a full disk has no name
         raise OSError(error.errno, error.strerror, str(path)) from error
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
 
 
 def empty_folder(output: str | Path) -> Path:

@@ -1,6 +1,6 @@
 """Model cards: what was measured comes from a run's results.json, what a run cannot know from a values file.
 
-A values file is YAML. The template and the citations lie beside it:
+A values file is YAML; a template.md or citations.yaml beside it takes the place of the project's own:
 
     title: EM routing, English-German            heading of the card
     description: >-                              one paragraph: what the model is
@@ -15,6 +15,7 @@ A values file is YAML. The template and the citations lie beside it:
     samples: [...]                               sentences that the card shows translated; the first is in its examples
     limitations: [...]                           sentences
     tags: [...]                                  more tags than every card has
+    languages: [en, de]                          source and target; a run's results.json says so, too
 """
 
 from __future__ import annotations
@@ -40,6 +41,8 @@ from ..models.configuration_capsule_rnn import CAPSULE_MEMORIES
 from ..recipe_files import read_yaml
 from ..records import find_paths, public_record, texts
 
+# of template and citations, unless there are others beside the values
+CARD_FILES = Path(__file__).parents[2] / "hub_cards"
 TEMPLATE = "template.md"
 CITATIONS = "citations.yaml"
 # The common ones of https://huggingface.co/docs/hub/repositories-licenses
@@ -108,13 +111,14 @@ class CardValues:
     papers: list[str] = field(default_factory=list)
     base_model: str | None = None
     tags: list[str] = field(default_factory=list)
+    languages: list[str] = field(default_factory=list)
     path: Path = Path()
     citations: list[dict[str, str]] = field(default_factory=list)
 
 
 FILE_KEYS = tuple(key.name for key in dataclasses.fields(CardValues) if key.name not in ("path", "citations"))
 CITATION_KEYS = ("reference", "url", "bibtex")
-LIST_KEYS = ("samples", "limitations", "papers", "tags")
+LIST_KEYS = ("samples", "limitations", "papers", "tags", "languages")
 
 
 def load_values(path: str | Path) -> CardValues:
@@ -126,7 +130,16 @@ def load_values(path: str | Path) -> CardValues:
         FileNotFoundError: if there is no such file.
     """
     path = Path(path)
-    content = _read_mapping(path)
+    return make_values(_read_mapping(path), path)
+
+
+def card_file(name: str, folder: Path) -> Path:
+    """The template or the citations of a card: those of its folder, or else the project's own."""
+    return folder / name if (folder / name).is_file() else CARD_FILES / name
+
+
+def make_values(content: dict[str, Any], path: Path) -> CardValues:
+    """Checks the content of a values file, see `load_values`; the path stands in its messages."""
     _check_keys(content, CardValues, FILE_KEYS, str(path))
     for key in LIST_KEYS:
         value = content.get(key, [])
@@ -146,8 +159,11 @@ def load_values(path: str | Path) -> CardValues:
     if content["license"] not in LICENSES:
         raise ValueError(f"{path}: license must be one of {', '.join(LICENSES)}, got {content['license']!r}")
     for key, repo_id in (("base_model", content.get("base_model")), ("dataset.id", dataset.get("id"))):
-        if repo_id is not None and not _is_repo_id(repo_id):
+        if repo_id is not None and not is_repo_id(repo_id):
             raise ValueError(f"{path}: {key} must be a name on the Hub such as user/name, got {repo_id!r}")
+    languages = content.get("languages", [])
+    if languages and not (len(languages) == 2 and all(map(is_language, languages))):
+        raise ValueError(f"{path}: languages must be two codes of ISO 639 such as [en, de], got {languages!r}")
     citations = _citations(content.get("papers", []), path)
     return CardValues(**{**content, "dataset": DatasetValues(**dataset)}, path=path, citations=citations)
 
@@ -167,7 +183,8 @@ def render_card(
     Args:
         repo_id: "user/name", which the examples of the card load.
         values: from `load_values`.
-        results: the run's results.json; what the card says of it is what `records.public_record` leaves.
+        results: the run's results.json; what the card says of it is what `records.public_record` leaves. Of a model
+            that has none, {"parameters": their number}: the card then says that nothing was recorded.
         model_type: of the model's config, a tag of the card.
         samples: pairs of a sentence and its translation by this model; the examples translate the first sentence.
         figure: file name of the agreement figure in the repository, if there is one.
@@ -182,46 +199,54 @@ def render_card(
     """
     validate_repo_id(repo_id)
     results = public_record(results)
-    check_results(results)
+    recorded = is_recorded(results)
+    if recorded:
+        check_results(results)
     if not samples:
         raise ValueError("the card needs at least one sentence and its translation by the model, for its examples")
-    arguments = results["arguments"]
-    languages = [_language(arguments.get(key), key) for key in ("source_lang", "target_lang")]
-    scores = [_named(score, values, arguments) for score in results["scores"]]
+    arguments = results["arguments"] if recorded else {}
+    languages = list(values.languages)
+    if recorded:
+        languages = [_language(arguments.get(key), key) for key in ("source_lang", "target_lang")]
+    scores = [_named(score, values, arguments) for score in results["scores"]] if recorded else []
     card_data = ModelCardData(
-        language=languages,
+        language=languages or None,
         license=values.license,
         library_name="transformers",
         base_model=values.base_model,
         pipeline_tag="translation",
         tags=["translation", "capsule-routing", "hf_capsule_mt", model_type, *values.tags],
         datasets=None if values.dataset.id is None else [values.dataset.id],
-        metrics=list(METRICS),
+        metrics=list(METRICS) if scores else None,
         model_name=repo_id.split("/")[-1],
-        eval_results=[_eval_result(score, metric, values) for score in scores for metric in INDEXED_METRICS],
+        eval_results=[_eval_result(score, metric, values) for score in scores for metric in INDEXED_METRICS] or None,
     )
     fields = {
         "repo_id": repo_id,
         "revision": revision,
-        "source_language": languages[0],
-        "target_language": languages[1],
+        "source_language": languages[0] if languages else "source",
+        "target_language": languages[1] if languages else "translation",
+        "languages": languages,
+        "parameters": results["parameters"],
         "samples": samples,
         "scores": scores,
         "figure": figure,
         **_text_fields(values, results),
     }
-    path = values.path.parent / TEMPLATE if template is None else Path(template)
+    path = card_file(TEMPLATE, values.path.parent) if template is None else Path(template)
     return ModelCard(_render(path, {**fields, "card_data": Verbatim(card_data.to_yaml())}))
 
 
 def _text_fields(values: CardValues, results: dict[str, Any]) -> dict[str, Any]:
-    """What the template says about the model and its training, by name."""
+    """What the template says about the model and its training, by name; what was not recorded is None."""
+    said = {key: getattr(values, key) for key in FILE_KEYS if key not in ("samples", "tags", "papers", "languages")}
+    said |= {"citations": values.citations, "results": results}
+    if not is_recorded(results):
+        names = ("recipe", "command", "arguments", "final_weights", "training_time", "versions")
+        return {**said, "signatures": [], "figure_text": _figure_text({}), **dict.fromkeys(names)}
     arguments = results["arguments"]
-    said = {key: getattr(values, key) for key in FILE_KEYS if key not in ("samples", "tags", "papers")}
     return {
         **said,
-        "citations": values.citations,
-        "results": results,
         "signatures": _signatures(results["scores"]),
         "figure_text": _figure_text(arguments),
         "recipe": results.get("recipe"),
@@ -233,8 +258,17 @@ def _text_fields(values: CardValues, results: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def check_card(card: ModelCard) -> None:
+def is_recorded(results: dict[str, Any]) -> bool:
+    """Whether these are the results of a run, and not the little that is known of a model that came without any."""
+    return set(results) != {"parameters"}
+
+
+def check_card(card: ModelCard, scored: bool = True) -> None:
     """Checks a card as far as that is possible without the Hub.
+
+    Args:
+        card: the card.
+        scored: whether it has to have scores, in its text and in its metadata.
 
     Raises:
         ValueError: lists everything that is missing or wrong.
@@ -250,7 +284,7 @@ def check_card(card: ModelCard) -> None:
     languages = [data.language] if isinstance(data.language, str) else data.language or []
     if not languages:
         wrong.append("language is missing")
-    wrong += [f"language {code!r} is not an ISO 639 code" for code in languages if not _is_language(code)]
+    wrong += [f"language {code!r} is not an ISO 639 code" for code in languages if not is_language(code)]
     if data.license not in LICENSES:
         wrong.append(f"license {data.license!r} is not known to the Hub" if data.license else "license is missing")
     if data.library_name != "transformers":
@@ -259,9 +293,9 @@ def check_card(card: ModelCard) -> None:
         wrong.append("pipeline_tag must be translation")
     for key, names in (("base_model", data.base_model), ("datasets", data.datasets)):
         for name in [names] if isinstance(names, str) else names or []:
-            if not _is_repo_id(name):
+            if not is_repo_id(name):
                 wrong.append(f"{key} {name!r} cannot be a name on the Hub")
-    if not data.eval_results:
+    if scored and not data.eval_results:
         wrong.append("model-index has no results")
     for result in data.eval_results or []:
         if not (result.metric_args or {}).get("signature"):
@@ -308,7 +342,8 @@ def _check_text(value: Any, key: str, path: Path) -> None:
         raise ValueError(f"{path}: {key} must be a text, got {value!r}")
 
 
-def _is_repo_id(name: Any) -> bool:
+def is_repo_id(name: Any) -> bool:
+    """Whether this can be the name of a repository on the Hub."""
     try:
         validate_repo_id(name)
     except HFValidationError:
@@ -316,14 +351,15 @@ def _is_repo_id(name: Any) -> bool:
     return True
 
 
-def _is_language(code: Any) -> bool:
+def is_language(code: Any) -> bool:
+    """Whether this is a code of ISO 639 as the Hub takes it."""
     return isinstance(code, str) and (code in LANGUAGES or re.fullmatch("[a-z]{3}", code) is not None)
 
 
 def _language(code: Any, key: str) -> str:
     """The ISO code of a language, without region and script: "pt" of "pt-BR"."""
     language = base_language(code) if isinstance(code, str) else code
-    if not _is_language(language):
+    if not is_language(language):
         raise ValueError(
             f"arguments.{key} of the results is {code!r}, not an ISO 639 code such as de, which the Hub wants: train "
             "with files that are named after such a code"
@@ -334,9 +370,7 @@ def _language(code: Any, key: str) -> str:
 def _citations(papers: list[str], path: Path) -> list[dict[str, str]]:
     if not papers:
         return []
-    file = path.parent / CITATIONS
-    if not file.is_file():
-        raise ValueError(f"{path}: papers needs {file}; copy it there from hub_cards/")
+    file = card_file(CITATIONS, path.parent)
     known = _read_mapping(file)
     unknown = [paper for paper in papers if paper not in known]
     if unknown:
@@ -475,7 +509,7 @@ def _arguments_as_yaml(arguments: dict[str, Any]) -> str:
 
 def _render(path: Path, fields: dict[str, Any]) -> str:
     if not path.is_file():
-        raise FileNotFoundError(f"there is no template {path}; copy it there from hub_cards/")
+        raise FileNotFoundError(f"there is no template {path}")
     try:
         template, asked = markdown_template(path.read_text(encoding="utf-8"))
     except ValueError as error:

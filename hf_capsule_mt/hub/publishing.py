@@ -3,6 +3,7 @@ A trained run becomes a model on the Hub that needs nothing but transformers.
 
     python -m hf_capsule_mt publish runs/grammar user/name --card hub_cards/grammar_em_routing.yaml --dry_run
     python -m hf_capsule_mt publish runs/grammar user/name --card hub_cards/grammar_em_routing.yaml --tag v1.0
+    python -m hf_capsule_mt publish runs/grammar user/name --dry_run     writes runs/grammar/card.yaml, to be gone over
 
 Writes the folder that is to be published (RUN/hub, or --output): weights as safetensors, configuration, the code of
 the model and of the pipeline, tokenizer, generation config, results and translations, and a model card that is
@@ -10,11 +11,14 @@ rendered from the run's results and from a file with what a run cannot know. Che
 are there, nothing is a pickle, a link, a token or a path of this machine, and a process without this package loads it
 and translates the samples of the card as they are printed there. Only then does it take the place of an earlier
 folder, and is uploaded in one commit: the Hub has all of it or nothing.
+
+A folder that another trainer saved has no results.json; its card says that scores and training are not known.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import os
 import shutil
@@ -34,12 +38,13 @@ from ..command import run_command
 from ..files import whole_folder, write_whole
 from ..loading import add_trust_argument, check_is_no_pickle
 from ..markup import markdown_text
-from ..models.pipeline_translation import TranslationPipeline
+from ..models.pipeline_translation import TranslationPipeline, evaluation_mode
 from ..records import find_paths, find_secrets, is_secret, public_record, texts
 from . import clean_process
-from .cards import CardValues, check_card, check_results, load_values, render_card
+from .cards import FILE_KEYS, CardValues, check_card, check_results, load_values, make_values, render_card
 from .conversion import empty_folder
 from .export import export
+from .starter import VALUES, starter_values, write_starter
 
 PROGRAM = "hf_capsule_mt publish"
 RESULTS = "results.json"
@@ -63,7 +68,7 @@ def prepare(
     """Writes the folder that is to be published.
 
     Args:
-        run: output folder of train.py.
+        run: output folder of train.py, or of another trainer.
         values: what the card says and a run cannot know.
         repo_id: "user/name", which the examples of the card load.
         output: directory that does not exist yet, or is empty.
@@ -80,29 +85,36 @@ def prepare(
     run, output = Path(run), Path(output)
     validate_repo_id(repo_id)
     record = read_record(run)
-    check_results(record)
-    scored = _scored_files(record)
+    if record is not None:
+        check_results(record)
+    elif not values.languages:
+        raise ValueError(
+            f"{run} does not say its languages: add a line such as `languages: [en, de]` to {values.path}"
+        )
+    scored = _scored_files(record or {"scores": []})
     empty_folder(output)
     model, tokenizer = export(run, output, trust_remote_code=trust_remote_code)
-    write_whole(output / RESULTS, json.dumps(record, indent=2, ensure_ascii=False) + "\n")
+    if record is not None:
+        write_whole(output / RESULTS, json.dumps(record, indent=2, ensure_ascii=False) + "\n")
     for name in scored:
         if (run / name).is_file():
             (output / TRANSLATIONS).mkdir(exist_ok=True)
             shutil.copyfile(run / name, output / name, follow_symlinks=False)
     samples = list(zip(values.samples, translate(model, tokenizer, values.samples), strict=True))
     figure = _draw(model, tokenizer, values.samples[0], output / FIGURE)
+    record = record or {"parameters": model.num_parameters()}
     card = render_card(repo_id, values, record, model.config.model_type, samples, figure, revision=revision)
     card.save(output / CARD)
     return output
 
 
-def read_record(run: Path) -> dict[str, Any]:
+def read_record(run: Path) -> dict[str, Any] | None:
     """
-    The record of a finished run as it is published, see `records.public_record`.
+    The record of a finished run as it is published, see `records.public_record`; None of a model without one.
 
     Raises:
-        ValueError: the run is not finished, its record cannot be read, or one of its parts is a link, which may lead
-            to a file that is nobody else's.
+        ValueError: there is neither a record nor a model, the record cannot be read, or one of its parts is a link,
+            which may lead to a file that is nobody else's.
     """
     folder = run / TRANSLATIONS
     # Checkpoints are never read, so that they may lie elsewhere.
@@ -110,9 +122,12 @@ def read_record(run: Path) -> dict[str, Any]:
     for path in [*parts, *([] if folder.is_symlink() else _listed(folder))]:
         if path.is_symlink():
             raise ValueError(f"{path} is a link, and no link is published: put the file itself there, or remove it")
+    if not (run / RESULTS).is_file() and any(run.glob("model*.safetensors")):
+        return None
     if not (run / RESULTS).is_file():
         raise ValueError(
-            f"{run} has no {RESULTS}: it is not the output folder of a finished train.py; start or resume the training"
+            f"{run} has no model.safetensors and no {RESULTS}: it is not the output folder of a finished train.py; "
+            "start or resume the training"
         )
     try:
         results = json.loads((run / RESULTS).read_text(encoding="utf-8"))
@@ -139,6 +154,47 @@ def _scored_files(record: dict[str, Any]) -> list[str]:
     return names
 
 
+def trainer_card(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    repo_id: str,
+    run: Path,
+    languages: Sequence[str],
+    samples: Sequence[str],
+    **said: Any,
+) -> ModelCard:
+    """
+    The card of a model that a Trainer still holds.
+
+    Args:
+        model, tokenizer: of the Trainer.
+        repo_id: "user/name".
+        run: the output folder; its card.yaml and results.json are used if they are there.
+        languages: codes of source and target, "" where they are not known.
+        samples: raw sentences to show translated.
+        said: values to take the place of those in card.yaml, or of what is known.
+
+    Raises:
+        ValueError: the values do not fit.
+    """
+    record = read_record(run) if (run / RESULTS).is_file() else None
+    path = run / VALUES
+    if path.is_file():
+        content = dataclasses.asdict(load_values(path))
+        content = {key: value for key, value in content.items() if key in FILE_KEYS and value is not None}
+        content["dataset"] = {key: value for key, value in content["dataset"].items() if value is not None}
+    else:
+        arguments = (record or {}).get("arguments", {})
+        content = starter_values(
+            model.config, list(languages), arguments, recorded=record is not None, samples=list(samples)
+        )
+    values = make_values({**content, **said}, path)
+    with evaluation_mode(model):
+        shown = list(zip(values.samples, translate(model, tokenizer, values.samples), strict=True))
+    results = record or {"parameters": model.num_parameters()}
+    return render_card(repo_id, values, results, model.config.model_type, shown)
+
+
 def translate(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, sentences: Sequence[str]) -> list[str]:
     """Translations by beam search as the pipeline makes them."""
     translator = TranslationPipeline(model=model, tokenizer=tokenizer, task="translation")
@@ -160,7 +216,7 @@ def check(folder: str | Path, sentences: Sequence[str]) -> None:
     folder = Path(folder).resolve()
     check_files(folder)
     card = ModelCard.load(folder / CARD)
-    check_card(card)
+    check_card(card, scored=(folder / RESULTS).is_file())
     seen = run_clean(folder, sentences)
     for way, translations in seen.items():
         for sentence, translation in zip(sentences, translations, strict=True):
@@ -323,6 +379,18 @@ def _draw(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, sentence: 
     return None if drawn is None else drawn.name
 
 
+def _own_card(run: Path, record: dict[str, Any] | None, trust_remote_code: bool) -> Path:
+    """The values file of a run; one is written if there is none."""
+    path = run / VALUES
+    if not path.is_file():
+        write_starter(path, run, record, trust_remote_code=trust_remote_code)
+        print(
+            f"written: {path}, the values of the card, with what is known: go over title, description, license, "
+            "dataset, samples and limitations"
+        )
+    return path
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog=f"python -m {PROGRAM}", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -330,7 +398,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("run", type=Path, help="output folder of train.py")
     parser.add_argument("repo_id", help="user/name on the Hub")
     parser.add_argument(
-        "--card", type=Path, required=True, help="values of the model card, a file like those in hub_cards/"
+        "--card",
+        type=Path,
+        help="values of the model card, a file like those in hub_cards/; RUN/card.yaml if not given, which is written "
+        "from what is known if there is none",
     )
     parser.add_argument("--output", type=Path, help="folder to write; RUN/hub, which is replaced, if not given")
     parser.add_argument("--dry_run", action="store_true", help="write and check the folder, upload nothing")
@@ -343,10 +414,14 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _command(arguments: argparse.Namespace) -> None:
-    values = load_values(arguments.card)
     output = arguments.output or arguments.run / "hub"
     validate_repo_id(arguments.repo_id)
-    check_results(read_record(arguments.run))
+    record = read_record(arguments.run)
+    if record is None:
+        print(f"{arguments.run} has no {RESULTS}: the card will say that scores and training are not known")
+    else:
+        check_results(record)
+    values = load_values(arguments.card or _own_card(arguments.run, record, arguments.trust_remote_code))
     if arguments.output is not None:
         empty_folder(output)
     revision = arguments.tag or arguments.revision or "main"

@@ -138,6 +138,7 @@ def build_trainer(setup: Setup) -> CapsuleSeq2SeqTrainer:
         eval_dataset=setup.validation,
         processing_class=setup.tokenizer,
         target_lang=str(setup.arguments.data.target_lang),
+        source_lang=str(setup.arguments.data.source_lang),
         callbacks=callbacks,
     )
     # For the libraries that an optimizer may need.

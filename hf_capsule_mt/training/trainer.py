@@ -21,6 +21,7 @@ from ..data.tokenizer import forget_last_call
 from ..evaluation.checkpoints import absent_weights
 from ..evaluation.scores import score
 from ..evaluation.translate import translate
+from ..files import write_whole
 from .arguments import CapsuleSeq2SeqTrainingArguments
 from .averaging import checkpoint_step, is_complete, rotate_checkpoints
 from .callbacks import EpochCallback, ThroughputCallback, TokenProgressCallback
@@ -43,6 +44,7 @@ class CapsuleSeq2SeqTrainer(Seq2SeqTrainer):
         eval_dataset: raw pairs with the columns "source" and "target".
         processing_class: the tokenizer.
         target_lang: language of the targets, which some scoring conventions depend on.
+        source_lang: language of the sources, for the model card.
         callbacks: more callbacks.
     """
 
@@ -55,9 +57,10 @@ class CapsuleSeq2SeqTrainer(Seq2SeqTrainer):
         eval_dataset: Dataset | None,
         processing_class: PreTrainedTokenizerBase,
         target_lang: str = "",
+        source_lang: str = "",
         callbacks: Sequence[TrainerCallback] = (),
     ) -> None:
-        self.target_lang = target_lang
+        self.source_lang, self.target_lang = source_lang, target_lang
         self._loss_parts: dict[str, torch.Tensor] = {}
         self._parts_since = 0
         self.divergence = DivergenceCallback(lambda tensor: self.accelerator.reduce(tensor, reduction="sum"))
@@ -220,6 +223,59 @@ class CapsuleSeq2SeqTrainer(Seq2SeqTrainer):
         """As the parent's; the saved tokenizer does not depend on what was translated before."""
         forget_last_call(self.processing_class)
         super().save_model(output_dir, _internal_call)
+
+    def create_model_card(
+        self,
+        language: str | None = None,
+        license: str | None = None,
+        tags: str | list[str] | None = None,
+        model_name: str | None = None,
+        finetuned_from: str | None = None,
+        tasks: str | list[str] | None = None,
+        dataset_tags: str | list[str] | None = None,
+        dataset: str | list[str] | None = None,
+        dataset_args: str | list[str] | None = None,
+    ) -> None:
+        """
+        Write this project's model card, see `hub.cards`, as README.md; `push_to_hub` uploads it.
+
+        What it says comes from results.json and card.yaml of the output folder, as far as they are there.
+
+        Args:
+            license: of the weights; "unknown" if neither this nor card.yaml says so.
+            tags: more tags.
+            model_name: of the repository, if the arguments do not name one.
+            finetuned_from: name on the Hub of the model that this one starts from.
+            dataset: name of the training data.
+            language, tasks, dataset_tags, dataset_args: without effect; the parent's signature.
+
+        Raises:
+            ValueError: the values do not fit.
+        """
+        # a part of a model cannot translate the samples of the card
+        if self.is_fsdp_enabled or self.is_deepspeed_enabled:
+            super().create_model_card(license=license, tags=tags, model_name=model_name, finetuned_from=finetuned_from)
+            return
+        if not self.is_world_process_zero():
+            return
+        from ..hub.publishing import trainer_card
+
+        said: dict[str, Any] = {"license": license, "base_model": finetuned_from}
+        if dataset is not None:
+            name = dataset if isinstance(dataset, str) else ", ".join(dataset)
+            said["dataset"] = {"name": name, "terms": "Its terms were not recorded."}
+        if tags:
+            said["tags"] = [tags] if isinstance(tags, str) else list(tags)
+        card = trainer_card(
+            self.accelerator.unwrap_model(self.model),
+            self.processing_class,
+            self.hub_model_id or model_name or Path(self.args.output_dir).name,
+            Path(self.args.output_dir),
+            (self.source_lang, self.target_lang),
+            [] if self.eval_dataset is None else self.eval_dataset["source"][:3],
+            **{key: value for key, value in said.items() if value is not None},
+        )
+        write_whole(Path(self.args.output_dir) / "README.md", str(card))
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         """

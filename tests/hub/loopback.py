@@ -4,11 +4,12 @@
         api = hub.attach(monkeypatch, tmp_path)  # this process's huggingface_hub now means `hub`
         run_python(code, hub.environment(tmp_path))  # or a fresh process
 
-It serves the routes of model repositories that publishing and loading use. What it copies from the real Hub because
+It serves the routes of model repositories that publishing and loading use, and those of data sets that reading one
+uses; `add_dataset` makes one. What it copies from the real Hub because
 tests depend on it: a new repository has one commit with .gitattributes; the server decides which files are LFS; LFS
 objects live on another host, outlive a commit that failed, and are not sent twice; a private repository does not exist
 for those who may not see it; a card whose front matter is not valid is refused.
-Not served: Xet, datasets, Spaces, pull requests.
+Not served: Xet, writing data sets, Spaces, pull requests.
 """
 
 import base64
@@ -175,6 +176,7 @@ def front_matter(card: str) -> tuple[dict, str]:
 
 # method, pattern of the path, method of LoopbackHub, which gets the pattern's groups as arguments
 MODEL = "/api/models/([^/]+/[^/]+)"
+DATASET = "/api/datasets/([^/]+/[^/]+)"
 ROUTES = [
     ("GET", "/api/whoami-v2", "whoami"),
     ("POST", "/api/validate-yaml", "validate_yaml"),
@@ -186,13 +188,17 @@ ROUTES = [
     ("GET", f"{MODEL}/refs", "list_refs"),
     ("GET", f"{MODEL}/tree/([^/]+)(?:/(.+))?", "list_tree"),
     ("POST", f"{MODEL}/paths-info/([^/]+)", "describe_paths"),
+    ("GET", DATASET, "model_info"),
+    ("GET", f"{DATASET}/revision/([^/]+)", "model_info"),
+    ("GET", f"{DATASET}/tree/([^/]+)(?:/(.+))?", "list_tree"),
+    ("POST", f"{DATASET}/paths-info/([^/]+)", "describe_paths"),
     ("POST", f"{MODEL}/(tag|branch)/([^/]+)", "create_reference"),
     ("POST", f"{MODEL}/preupload/([^/]+)", "preupload"),
     ("POST", f"{MODEL}/commit/([^/]+)", "commit"),
     ("POST", "/([^/]+/[^/]+).git/info/lfs/objects/batch", "lfs_batch"),
     ("PUT", "/lfs/([0-9a-f]{64})", "put_object"),
     ("GET", "/lfs/([0-9a-f]{64})", "get_object"),
-    ("GET", "/([^/]+/[^/]+)/resolve/([^/]+)/(.+)", "resolve"),
+    ("GET", "/(?:datasets/)?([^/]+/[^/]+)/resolve/([^/]+)/(.+)", "resolve"),
 ]
 
 
@@ -270,6 +276,14 @@ class LoopbackHub:
         if token:
             monkeypatch.setenv("HF_TOKEN", token)
         return HfApi(token=token)
+
+    def add_dataset(self, repo_id: str, files: dict[str, bytes], branch: str = "main") -> None:
+        """Put a data set there, one commit on one branch."""
+        repo = Repo(repo_id, private=False)
+        repo.commit("main", "initial commit", files if branch == "main" else {}, set())
+        if branch != "main":
+            repo.commit(branch, "converted", files, set())
+        self.repos[repo_id] = repo
 
     def cut_off(self, route: str, times: float = float("inf")) -> None:
         """Cut the connection in the middle of the next `times` request bodies (for ever by default; 0 ends it).

@@ -288,7 +288,7 @@ class TestRender:
             render(template=mine)
         mine.write_text("---\n{{ card_data }}\n---\nMine: {{ title }}", encoding="utf-8")
         assert render(template=mine).text.strip() == "Mine: A model"
-        with pytest.raises(FileNotFoundError, match=r"absent\.md.*hub_cards"):
+        with pytest.raises(FileNotFoundError, match=r"there is no template .*absent\.md"):
             render(template=tmp_path / "absent.md")
 
 
@@ -331,10 +331,18 @@ class TestLoadValues:
         with pytest.raises(FileNotFoundError):
             load_values(tmp_path / "absent.yaml")
 
-    def test_citations_have_to_be_there(self, write, tmp_path):
+    def test_citations_and_template_are_those_of_the_project_unless_others_lie_beside(self, write, tmp_path):
+        path = write()
+        (tmp_path / "citations.yaml").write_text("mine: {reference: R, url: https://a.b, bibtex: '@a{b}'}\n")
+        with pytest.raises(ValueError, match=r"papers has dou2019, zheng2019, which .* has not; there are: mine"):
+            load_values(path)
         (tmp_path / "citations.yaml").unlink()
-        with pytest.raises(ValueError, match=r"papers needs .*citations\.yaml"):
-            load_values(write())
+        assert "Dou et al." in load_values(path).citations[0]["reference"]
+
+    @pytest.mark.parametrize("languages", [["en"], ["en", "German"], ["en", "de", "fr"]])
+    def test_languages_are_two_codes(self, write, languages):
+        with pytest.raises(ValueError, match="languages must be two codes of ISO 639"):
+            load_values(write(languages=languages))
 
 
 class TestCheckCard:

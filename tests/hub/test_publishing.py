@@ -200,7 +200,10 @@ def test_checks_find_what_is_wrong_with_a_folder(folder, tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda run: (run / "results.json").unlink(), "not the output folder of a finished train.py"),
+        (
+            lambda run: [(run / name).unlink() for name in ("results.json", "model.safetensors")],
+            "not the output folder of a finished train.py",
+        ),
         (lambda run: (run / "results.json").write_text(json.dumps({"scores": []})), "no scores"),
         (lambda run: (run / "model.safetensors").unlink(), "model.safetensors"),
         (lambda run: (run / "config.json").unlink(), "config"),
@@ -351,3 +354,39 @@ def test_an_export_that_fails_leaves_the_one_before(run, values_file, quick, cap
     (run / "translations" / "test.greedy.de").write_text("Ein Hund.\n", encoding="utf-8")
     assert publish(run, values_file, "--dry_run") == 0
     assert not (run / "hub" / "mark").exists() and not list(run.glob(".hub.[!l]*"))
+
+
+@pytest.fixture
+def plain_run(run):
+    """As another trainer leaves a folder: a model, a tokenizer, and no record."""
+    (run / "results.json").unlink()
+    shutil.rmtree(run / "translations")
+    return run
+
+
+def test_a_model_without_a_record_says_what_is_not_known(plain_run, values_file, tmp_path, capsys):
+    assert main(["publish", str(plain_run), NAME, "--dry_run"]) == 2
+    out, error = capsys.readouterr()
+    card = plain_run / "card.yaml"
+    assert f"written: {card}" in out and "the card will say that scores and training are not known" in out
+    assert f"does not say its languages: add a line such as `languages: [en, de]` to {card}" in error
+    values = load_values(card)
+    assert values.license == "unknown" and values.papers == ["dou2019"] and values.languages == []
+    # what was filled in is used, and not written over
+    text = card.read_text(encoding="utf-8") + "languages: [en, de]\n"
+    card.write_text(text.replace("A man is walking down the street.", SOURCES[0]), encoding="utf-8")
+    assert main(["publish", str(plain_run), NAME, "--dry_run"]) == 0
+    published = plain_run / "hub"
+    assert not (published / "results.json").exists() and not (published / "translations").exists()
+    card = ModelCard.load(published / "README.md")
+    assert card.data.language == ["en", "de"] and card.data.license == "unknown" and not card.data.eval_results
+    assert "came without recorded scores: how well it translates is not known" in card.text
+    assert "How it was trained was not recorded" in card.text and "| BLEU |" not in card.text
+
+
+def test_a_starter_card_of_a_recorded_run_knows_what_the_record_says(run, quick, capsys):
+    assert main(["publish", str(run), NAME, "--dry_run"]) == 0
+    values = load_values(run / "card.yaml")
+    assert values.languages == ["en", "de"] and values.dataset.name == "grammar"
+    card = ModelCard.load(run / "hub" / "README.md")
+    assert card.data.license == "unknown" and card.data.eval_results and "## Citation" in card.text

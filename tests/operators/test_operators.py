@@ -229,7 +229,10 @@ BAD_FILES = {
     "no Python": ("class :", "line 1: not Python"),
     "nothing registered": ("x = 1\n", "registers no aggregation: decorate its class with @register_aggregation"),
     "fails": ("import torch\n1 / 0\n", "ZeroDivisionError"),
-    "taken": (OPERATOR.replace('"mean_top"', '"em_routing"'), "'em_routing' of MeanOfTopLayers is taken; give it a name"),
+    "taken": (
+        OPERATOR.replace('"mean_top"', '"em_routing"'),
+        "'em_routing' of MeanOfTopLayers is taken; give it a name",
+    ),
     "none": (OPERATOR.replace('"mean_top"', '"none"'), "'none' of MeanOfTopLayers is taken"),
     "option without default": (OPERATOR.replace("top: int = 2", "top: int"), "options that have defaults"),
     "package": ("import hf_capsule_mt\n" + OPERATOR, "line 1: an operator is one file"),

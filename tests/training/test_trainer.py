@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from huggingface_hub import ModelCard
 from transformers import TrainerCallback
 
 from hf_capsule_mt.data.corpus import load_split
@@ -188,3 +189,14 @@ def test_tensorboard_gets_loss_speed_and_scores(command, tmp_path):
     log = EventAccumulator(str(events)).Reload()
     tags = log.Tags()["scalars"]
     assert {"train/loss", "train/tokens_per_second", "eval/bleu", "eval/chrf", "eval/ter"} <= set(tags)
+
+
+def test_the_trainer_writes_this_projects_card(command, tmp_path):
+    run = train(command, eval_strategy="no", save_strategy="no", max_steps=1, dropout=0.3)
+    assert run.trainer.model.training
+    run.trainer.create_model_card(license="mit", tags="mine", finetuned_from="user/base", model_name="tiny")
+    assert run.trainer.model.training
+    card = ModelCard.load(tmp_path / "run" / "README.md")
+    assert card.data.license == "mit" and card.data.language == ["en", "de"] and card.data.base_model == "user/base"
+    assert {"capsule-routing", "mine"} <= set(card.data.tags)
+    assert "not known" in card.text and run.trainer.eval_dataset["source"][0] in card.text

@@ -1,0 +1,126 @@
+"""The values of a model card that a run, or a model without a record, can answer for by itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+from transformers import AutoConfig, AutoTokenizer
+
+from ..evaluation.scores import base_language
+from ..files import write_whole
+from ..loading import from_checkpoint
+from ..models.capsule_configuration import ROUTING_AGGREGATIONS, CapsuleConfigMixin
+from ..models.configuration_capsule_rnn import CAPSULE_MEMORIES
+from .cards import is_language, is_repo_id
+
+VALUES = "card.yaml"
+NOT_RECORDED = "What it was trained on was not recorded."
+TERMS = "Its licence and what it is made of were not recorded with the run."
+# A sentence to show translated, by language, for runs that have none at hand.
+SENTENCES = {
+    "cs": "Muž jde po ulici.",
+    "de": "Ein Mann geht die Straße entlang.",
+    "en": "A man is walking down the street.",
+    "es": "Un hombre camina por la calle.",
+    "fr": "Un homme marche dans la rue.",
+    "it": "Un uomo cammina per strada.",
+    "nl": "Een man loopt over straat.",
+    "pt": "Um homem caminha pela rua.",
+    "ro": "Un bărbat merge pe stradă.",
+    "ru": "Мужчина идёт по улице.",
+    "tr": "Bir adam sokakta yürüyor.",
+    "zh": "一个男人走在街上。",
+}
+COMMENT = """\
+# Values of the model card, written from what is known of the model. Go over all of them: license is that of the
+# weights (an identifier of the Hub), dataset has the name and the terms of the training data, samples are sentences
+# that the card shows translated.
+"""
+
+
+def write_starter(path: Path, run: Path, record: dict[str, Any] | None, *, trust_remote_code: bool = False) -> None:
+    """
+    Write a values file for a run.
+
+    Args:
+        path: the file.
+        run: folder of the model.
+        record: its results, if it has any.
+        trust_remote_code: run the code that the tokenizer brings.
+
+    Raises:
+        ValueError: the folder is of no capsule model.
+        OSError: it cannot be read or written.
+    """
+    config = from_checkpoint(AutoConfig, run)
+    if not isinstance(config, CapsuleConfigMixin):
+        raise ValueError(f"{run} is of type '{config.model_type}', which is no capsule model")
+    tokenizer = from_checkpoint(AutoTokenizer, run, trust_remote_code=trust_remote_code)
+    arguments = (record or {}).get("arguments", {})
+    languages = [
+        base_language(str(arguments.get(key) or getattr(tokenizer, key, None) or ""))
+        for key in ("source_lang", "target_lang")
+    ]
+    values = starter_values(config, languages, arguments, recorded=record is not None)
+    write_whole(path, COMMENT + yaml.safe_dump(values, sort_keys=False, allow_unicode=True, width=110))
+
+
+def starter_values(
+    config: Any,
+    languages: list[str],
+    arguments: dict[str, Any],
+    *,
+    recorded: bool,
+    samples: list[str] | None = None,
+) -> dict[str, Any]:
+    """
+    The values as they stand in a file.
+
+    Args:
+        config: of the model.
+        languages: codes of source and target, "" if not known.
+        arguments: of the run, as far as they are known.
+        recorded: whether the card has the results of a run.
+        samples: sentences to show translated.
+
+    Returns:
+        Everything that a values file must have; `languages` only if they are known.
+    """
+    systems = _systems(config)
+    known = all(map(is_language, languages))
+    pair = f", {languages[0]}-{languages[1]}" if known else ""
+    base = arguments.get("model_name_or_path")
+    limitations = ["It was tested on nothing but the test sets above."] if recorded else ["It was not tested."]
+    values: dict[str, Any] = {
+        "title": f"{config.model_type} with {systems[0][0]}{pair}" if systems else f"{config.model_type}{pair}",
+        "description": f"A translation model of the family {config.model_type}: "
+        + (", ".join(name for name, _ in systems) or "no capsule routing")
+        + ".",
+        "papers": [paper for _, paper in systems],
+        "license": "unknown",
+        "dataset": {"name": _dataset_name(arguments), "terms": TERMS if recorded else NOT_RECORDED},
+        "samples": samples or [SENTENCES.get(languages[0], SENTENCES["en"])],
+        "limitations": limitations,
+    }
+    if isinstance(base, str) and not Path(base).exists() and base.count("/") == 1 and is_repo_id(base):
+        values["base_model"] = base
+    return {**values, "languages": languages} if known else values
+
+
+def _systems(config: Any) -> list[tuple[str, str]]:
+    """What the model routes, in words, and the paper of it."""
+    found = []
+    if config.aggregation in ROUTING_AGGREGATIONS:
+        found.append((f"layer aggregation {config.aggregation}", "dou2019"))
+    if getattr(config, "source_memory", None) in CAPSULE_MEMORIES:
+        found.append((f"source memory {config.source_memory}", "wang2019"))
+    if config.guided_routing != "none":
+        found.append((f"guided routing {config.guided_routing}", "zheng2019"))
+    return found
+
+
+def _dataset_name(arguments: dict[str, Any]) -> str:
+    name = arguments.get("dataset_name") or arguments.get("train_file")
+    return Path(str(name)).parent.name or Path(str(name)).name if name else "Not recorded"
