@@ -1,6 +1,6 @@
 """Model cards: what was measured comes from a run's results.json, what a run cannot know from a values file.
 
-A values file is YAML. The template and the citations lie beside it:
+A values file is YAML. The template and the citations are those of the package, unless there are some beside it:
 
     title: EM routing, English-German            heading of the card
     description: >-                              one paragraph: what the model is
@@ -42,6 +42,8 @@ from ..records import find_paths, public_record, texts
 
 TEMPLATE = "template.md"
 CITATIONS = "citations.yaml"
+# the package's own
+CARD_FILES = Path(__file__).parent / "card"
 # The common ones of https://huggingface.co/docs/hub/repositories-licenses
 LICENSES = (
     *("apache-2.0", "mit", "bsd", "bsd-2-clause", "bsd-3-clause", "bsd-3-clause-clear", "isc", "unlicense", "wtfpl"),
@@ -210,7 +212,7 @@ def render_card(
         "figure": figure,
         **_text_fields(values, results),
     }
-    path = values.path.parent / TEMPLATE if template is None else Path(template)
+    path = _card_file(values.path, TEMPLATE) if template is None else Path(template)
     return ModelCard(_render(path, {**fields, "card_data": Verbatim(card_data.to_yaml())}))
 
 
@@ -331,12 +333,16 @@ def _language(code: Any, key: str) -> str:
     return language
 
 
+def _card_file(values: Path, name: str) -> Path:
+    """A file of cards: the one beside the values, if somebody has put one there, or else the package's."""
+    own = values.parent / name
+    return own if own.is_file() else CARD_FILES / name
+
+
 def _citations(papers: list[str], path: Path) -> list[dict[str, str]]:
     if not papers:
         return []
-    file = path.parent / CITATIONS
-    if not file.is_file():
-        raise ValueError(f"{path}: papers needs {file}; copy it there from hub_cards/")
+    file = _card_file(path, CITATIONS)
     known = _read_mapping(file)
     unknown = [paper for paper in papers if paper not in known]
     if unknown:
@@ -475,7 +481,7 @@ def _arguments_as_yaml(arguments: dict[str, Any]) -> str:
 
 def _render(path: Path, fields: dict[str, Any]) -> str:
     if not path.is_file():
-        raise FileNotFoundError(f"there is no template {path}; copy it there from hub_cards/")
+        raise FileNotFoundError(f"there is no template {path}; the package's own is {CARD_FILES / TEMPLATE}")
     try:
         template, asked = markdown_template(path.read_text(encoding="utf-8"))
     except ValueError as error:

@@ -471,4 +471,4 @@ def test_mistake_on_the_command_line_is_one_line(command, tmp_path):
     arguments = [sys.executable, str(ROOT / "train.py"), *command(target_lang="fr")]
     result = subprocess.run(arguments, capture_output=True, text=True, cwd=tmp_path)
     assert result.returncode == 2
-    assert result.stderr.startswith("train.py: error: no file") and result.stderr.count("\n") == 1
+    assert result.stderr.startswith("hf_capsule_mt train: error: no file") and result.stderr.count("\n") == 1
