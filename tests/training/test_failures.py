@@ -30,7 +30,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 def main(arguments: list[str], capsys) -> tuple[int, str]:
     """Exit status and standard error of the command, which is one line."""
-    status = command_module.main(arguments, Path("no.yaml"))
+    status = command_module.main(arguments)
     error = capsys.readouterr().err
     lines = [line for line in error.splitlines() if line.startswith("hf_capsule_mt train: error: ")]
     assert len(lines) == (status != 0) and "Traceback" not in error
