@@ -1,13 +1,13 @@
 """How fast training text is loaded, with and without the model, and how long the model waits for it.
 
-    python benchmarks/loader.py recipes/multi30k/baseline.yaml --data_dir DATA
-    python benchmarks/loader.py recipes/grammar.yaml --updates 20 --rounds 5 --output loader.json
+    python benchmarks/loader.py multi30k/baseline --data_dir DATA
+    python benchmarks/loader.py grammar --updates 20 --rounds 5 --output loader.json
 
-All other arguments are those of train.py. A run of --rounds * --updates updates trains with the real Trainer; after
-every --updates of them, it stands still while the same loader runs through as many batches by itself, and through as
-many with transformers' DataCollatorForSeq2Seq, so that drifts of the machine hit all of them alike. Figures are
-medians over rounds, with quartiles; the first round warms up. Before that, the text is encoded, and read from the
-cache. Tokens are target tokens.
+The others are the arguments of the command train. A run of --rounds * --updates updates trains with the real Trainer;
+after every --updates of them, it stands still while the same loader runs through as many batches by itself, and
+through as many with transformers' DataCollatorForSeq2Seq, so that drifts of the machine hit all of them alike.
+Figures are medians over rounds, with quartiles; the first round warms up. Before that, the text is encoded, and read
+from the cache. Tokens are target tokens.
 
 `waiting` is the share of an update's time between asking for its batches and having them. With worker processes
 (--dataloader_num_workers) most of the loading goes on beside the model; the loader by itself then shows what these

@@ -238,7 +238,7 @@ def past_future_table() -> str:
         lines += [
             "",
             f"{found['decisions']:,} decisions in {found['sentences']} test sentences; seed {entries[0]['seed']}, "
-            f"{entries[0]['steps']:,} updates each, `recipes/past_future/`; the paper reports rOL 0.72 and 0.70 for "
+            f"{entries[0]['steps']:,} updates each, recipes `past_future/`; the paper reports rOL 0.72 and 0.70 for "
             "its full model on NIST Zh-En.",
         ]
     return "\n".join(lines)
@@ -375,7 +375,7 @@ def describe_run(recipe: str, results: dict) -> str:
     chosen = results["final_weights"]
     weights = f"average of the last {len(chosen)} checkpoints" if isinstance(chosen, list) else chosen
     return (
-        f"- `recipes/multi30k/{recipe}.yaml`: seed {results['seed']}, {results['steps']:,} updates, {weights}; "
+        f"- `multi30k/{recipe}`: seed {results['seed']}, {results['steps']:,} updates, {weights}; "
         f"{results['train_seconds'] / 60:.0f} minutes at {results['tokens_per_second']:,.0f} target tokens/s on one "
         f"thread of a loaded machine; beam 5: chrF {beam['chrf']:.1f}, TER {beam['ter']:.1f}; cased, detokenised, "
         f"`{beam['signatures']['bleu']}`."

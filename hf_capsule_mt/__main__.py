@@ -1,20 +1,25 @@
 """
-Commands of this package; training is train.py.
+Train, distil, convert, publish, translate, score and study capsule models.
 
-    python -m hf_capsule_mt data multi30k --output DATA             fetch a parallel corpus
-    python -m hf_capsule_mt distill recipes/multi30k/distill.yaml       translate a training corpus with a teacher
-    python -m hf_capsule_mt distill RECIPE.yaml --num_beams 1           ... with other values
-    torchrun --nproc_per_node 2 -m hf_capsule_mt distill RECIPE.yaml    ... with two processes
-    python -m hf_capsule_mt convert PLAIN OUTPUT --aggregation em_routing   a plain checkpoint becomes a capsule model
-    python -m hf_capsule_mt publish RUN USER/NAME --card VALUES.yaml    check a trained model and upload it to the Hub
-    python -m hf_capsule_mt report RUN --source F --reference F         one page on its translations and its routing
-    python -m hf_capsule_mt translate RUN [FILE]                        translate a file or standard input
-    python -m hf_capsule_mt score RUN SOURCE TARGET                     log-probabilities of given translations
-    python -m hf_capsule_mt COMMAND --help                              every argument
+    hf-capsule-mt train                                        the embedded corpus: a few minutes, no download
+    hf-capsule-mt train multi30k/em_routing --data_dir DATA    a recipe, by name or path
+    hf-capsule-mt data multi30k --output DATA                  fetch a parallel corpus
+    hf-capsule-mt distill multi30k/distill                     translate a training corpus with a teacher
+    hf-capsule-mt convert PLAIN OUTPUT --aggregation em_routing   a plain checkpoint becomes a capsule model
+    hf-capsule-mt publish RUN USER/NAME --card VALUES.yaml     check a trained model and upload it to the Hub
+    hf-capsule-mt report RUN --source F --reference F          one page on its translations and its routing
+    hf-capsule-mt translate RUN [FILE]                         translate a file or standard input
+    hf-capsule-mt score RUN SOURCE TARGET                      log-probabilities of given translations
+    hf-capsule-mt COMMAND --help                               every argument
+    hf-capsule-mt --version
+
+`python -m hf_capsule_mt` is the same program; with several processes: `torchrun --nproc_per_node 2 -m hf_capsule_mt`.
 """
 
 import importlib
+import runpy
 import sys
+from pathlib import Path
 
 # Each is a module with a function main(argv) -> exit status; imported when it is called for.
 COMMANDS = {
@@ -24,6 +29,7 @@ COMMANDS = {
     "publish": "hf_capsule_mt.hub.publishing",
     "report": "hf_capsule_mt.analysis.report_command",
     "score": "hf_capsule_mt.evaluation.score_command",
+    "train": "hf_capsule_mt.training.command",
     "translate": "hf_capsule_mt.evaluation.translate_command",
 }
 
@@ -32,6 +38,11 @@ def main(argv: list[str]) -> int:
     """Run a command; returns the exit status."""
     if argv and argv[0] in ("-h", "--help"):
         print((__doc__ or "").strip())
+        return 0
+    if argv and argv[0] == "--version":
+        # read as a file: importing it would import the package
+        version = runpy.run_path(str(Path(__file__).with_name("_version.py")))["__version__"]
+        print(f"hf_capsule_mt {version}")
         return 0
     if not argv or argv[0] not in COMMANDS:
         mistake = f"unknown command {argv[0]!r}" if argv else "no command"

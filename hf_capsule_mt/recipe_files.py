@@ -2,11 +2,116 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
+
+# Those of the package go by name: their path in it, without the ending.
+RECIPES = Path(__file__).parent / "recipes"
+EXTENDS = "extends"
+_ENDINGS = (".yaml", ".yml")
+
+
+class Layer(NamedTuple):
+    """One file of a recipe: its name in the package or else its path, and what it says itself, without `extends`."""
+
+    name: str
+    values: dict[Any, Any]
+
+
+def read_recipe(name: str) -> list[Layer]:
+    """
+    A recipe and those that it extends.
+
+    Args:
+        name: a path, or the name of a recipe of the package such as "multi30k/em_routing".
+
+    Returns:
+        The files from the one that extends nothing to the recipe itself; `merge_layers` puts them together.
+
+    Raises:
+        FileNotFoundError: no such recipe, with those that there are.
+        ValueError: a file is no recipe, see also `read_yaml`, or extends itself.
+    """
+    path = _find(name, Path(), [])
+    if path is None:
+        raise FileNotFoundError(f"no recipe {name}{_there_are(name, Path())}")
+    layers: list[Layer] = []
+    seen: list[Path] = []
+    while path is not None:
+        label = recipe_name(path)
+        seen.append(path.resolve())
+        values = read_yaml(path)
+        if not isinstance(values, dict):
+            raise ValueError(f"{label}: a recipe is a list of 'argument: value' lines")
+        layers.insert(0, Layer(label, {key: value for key, value in values.items() if key != EXTENDS}))
+        path = _extended(values[EXTENDS], path, seen) if EXTENDS in values else None
+    return layers
+
+
+def merge_layers(layers: list[Layer]) -> dict[Any, Any]:
+    """The values of a recipe: later files win, and a null drops what the files before it say of a key."""
+    merged: dict[Any, Any] = {}
+    for layer in layers:
+        for key, value in layer.values.items():
+            if value is None and key in merged:
+                del merged[key]
+            else:
+                merged[key] = value
+    return merged
+
+
+def recipe_names() -> list[str]:
+    """Names of the recipes of the package."""
+    return sorted(path.relative_to(RECIPES).with_suffix("").as_posix() for path in RECIPES.rglob("*.yaml"))
+
+
+def recipe_name(path: Path) -> str:
+    """What a recipe is called: its name if it is one of the package, or else its path."""
+    resolved = path.resolve()
+    if resolved.is_relative_to(RECIPES.resolve()):
+        return resolved.relative_to(RECIPES.resolve()).with_suffix("").as_posix()
+    return str(path)
+
+
+def _extended(name: Any, path: Path, seen: list[Path]) -> Path:
+    """The file that a recipe extends."""
+    label = recipe_name(path)
+    if not isinstance(name, str) or not name:
+        raise ValueError(f"{label}: {EXTENDS} is the name or path of one recipe, got {name!r}")
+    # A file may have the name of the recipe of the package that it extends.
+    found = _find(name, path.parent, [path.resolve()])
+    if found is None and _find(name, path.parent, []) is None:
+        raise FileNotFoundError(f"{label}: {EXTENDS}: no recipe {name}{_there_are(name, path.parent)}")
+    if found is None or found.resolve() in seen:
+        raise ValueError(f"{label}: {EXTENDS}: {name} extends this recipe itself; name another one")
+    return found
+
+
+def _find(name: str, folder: Path, unless: list[Path]) -> Path | None:
+    """The file of a recipe; relative paths are looked up in a folder, and before it those of the package."""
+    packaged = RECIPES / f"{name.removesuffix(_ENDINGS[0])}.yaml"
+    beside = [folder / name, *(folder / f"{name}{ending}" for ending in _ENDINGS)]
+    # A name on the command line means the same in every folder, a path and the word in a file what is beside it.
+    known = name in recipe_names()
+    candidates = [packaged, folder / name] if known and folder == Path() else beside
+    if recipe_name(packaged) in recipe_names():
+        candidates = [*candidates, packaged]
+    return next((path for path in candidates if path.is_file() and path.resolve() not in unless), None)
+
+
+def _there_are(name: str, folder: Path) -> str:
+    """Which recipe may have been meant."""
+    names = recipe_names()
+    bare = name.removeprefix("recipes/").removesuffix(_ENDINGS[0])
+    near = difflib.get_close_matches(bare, names, n=1)
+    if near:
+        return f"; did you mean {near[0]}?"
+    present = sorted(str(path) for path in (folder / name).parent.glob("*.yaml"))
+    return f"; there are: {', '.join(present or names)}"
 
 
 class _UniqueKeyLoader(yaml.SafeLoader):

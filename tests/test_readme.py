@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ from transformers import MarianMTModel
 
 from hf_capsule_mt.data.grammar import generate_corpus
 from hf_capsule_mt.data.tokenizer import train_tokenizer
+from hf_capsule_mt.recipe_files import recipe_names
 from tiny_models import capsule_model, plain_config
 
 ROOT = Path(__file__).parent.parent
@@ -81,13 +83,39 @@ def test_every_code_block_is_tested():
 
 
 def test_recipes_links_and_commands_exist():
-    for recipe in set(re.findall(r"recipes/[\w/]+\.yaml", README)):
-        assert (ROOT / recipe).is_file(), recipe
+    # behind their commands, and in tables
+    recipes = re.findall(r"hf[-_]capsule[-_]mt (?:train|distill) (\w+/\w+)|^- `(\w+/\w+)`:", README, re.M)
+    assert len(recipes) > 5
+    for recipe in {name for found in recipes for name in found if name}:
+        assert recipe in recipe_names(), recipe
     for link in re.findall(r"\]\(([^)#]+)\)", README):
         assert link.startswith("http") or (ROOT / link).exists(), link
     commands = re.findall(r"<!-- command: (\w+) -->\n```bash\n(.*?)\n```", README, re.S)
     assert [name for name, _ in commands] == ["run", "test"]
     assert all("-c constraints.txt" in command and "\n" not in command for _, command in commands)
+
+
+def test_commands_after_the_first_run(workplace, tokenizer):
+    """As they stand, but for the folder of the environment."""
+    from hf_capsule_mt.__main__ import main
+
+    lines = re.findall(r"<!-- lines: after_training -->\n```bash\n(.*?)\n```", README, re.S)[0].splitlines()
+    folder = workplace / "runs" / "grammar"
+    # where a run writes them: tests/training/test_run.py
+    for name, side in (("test.en", "source"), ("test.de", "target")):
+        (folder / "translations").mkdir(exist_ok=True)
+        text = "".join(f"{getattr(pair, side)}\n" for pair in generate_corpus(3, seed=5))
+        (folder / "translations" / name).write_text(text, encoding="utf-8")
+    called = []
+    for line in lines:
+        program, *argv = shlex.split(line)
+        assert program == ".venv/bin/hf-capsule-mt"
+        called.append(argv[0])
+        assert main(argv) == 0, line
+    assert called == ["translate", "score", "report"]
+    assert Path("test.de").read_text(encoding="utf-8").count("\n") == 3
+    assert Path("scores.txt").read_text(encoding="utf-8").count("\n") == 3
+    assert Path("report/index.html").is_file()
 
 
 def test_quoted_end_of_the_default_run_is_the_recorded_one():

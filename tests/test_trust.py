@@ -124,7 +124,7 @@ def command_line(name: str, folder: Path, files: Path) -> list[str]:
 
 def run(name: str, arguments: list[str]) -> int:
     if name == "train.py":
-        return train.main(arguments, Path())
+        return train.main(["--recipe=none", *arguments])
     return main([name.replace("to_plain", "convert"), *arguments])
 
 
@@ -202,7 +202,7 @@ def test_a_script_beside_a_data_set_is_not_run(files, mark, yes, capsys):
     folder.mkdir()
     (folder / "data.py").write_text(CODE.format(mark=str(mark)), encoding="utf-8")
     arguments = [f"--output_dir={files / 'run'}", f"--dataset_name={folder}", "--source_lang=en", "--target_lang=de"]
-    assert train.main(arguments, Path()) == 2
+    assert train.main(["--recipe=none", *arguments]) == 2
     assert "cannot load the data set" in capsys.readouterr().err
     assert not mark.exists() and yes.buffer.tell() == 0
 

@@ -1,6 +1,6 @@
 """Model cards: what was measured comes from a run's results.json, what a run cannot know from a values file.
 
-A values file is YAML; a template.md or citations.yaml beside it takes the place of the project's own:
+A values file is YAML. The template and the citations are those of the package, unless there are some beside it:
 
     title: EM routing, English-German            heading of the card
     description: >-                              one paragraph: what the model is
@@ -41,10 +41,10 @@ from ..models.configuration_capsule_rnn import CAPSULE_MEMORIES
 from ..recipe_files import read_yaml
 from ..records import find_paths, public_record, texts
 
-# of template and citations, unless there are others beside the values
-CARD_FILES = Path(__file__).parents[2] / "hub_cards"
 TEMPLATE = "template.md"
 CITATIONS = "citations.yaml"
+# the package's own
+CARD_FILES = Path(__file__).parent / "card"
 # The common ones of https://huggingface.co/docs/hub/repositories-licenses
 LICENSES = (
     *("apache-2.0", "mit", "bsd", "bsd-2-clause", "bsd-3-clause", "bsd-3-clause-clear", "isc", "unlicense", "wtfpl"),
@@ -509,7 +509,7 @@ def _arguments_as_yaml(arguments: dict[str, Any]) -> str:
 
 def _render(path: Path, fields: dict[str, Any]) -> str:
     if not path.is_file():
-        raise FileNotFoundError(f"there is no template {path}")
+        raise FileNotFoundError(f"there is no template {path}; the package's own is {CARD_FILES / TEMPLATE}")
     try:
         template, asked = markdown_template(path.read_text(encoding="utf-8"))
     except ValueError as error:

@@ -1,1 +1,1 @@
-"""Training of translation models; `train.py` is its command line."""
+"""Training of translation models; `hf-capsule-mt train` is its command line."""

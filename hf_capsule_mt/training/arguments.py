@@ -9,7 +9,6 @@ import math
 import typing
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Literal, NamedTuple, NoReturn
 
 import torch
@@ -19,7 +18,8 @@ from ..files import parse_json
 from ..loading import TRUST_HELP
 from ..models.capsule_operators import check_aggregation
 from ..operators import OPERATORS_HELP, load_operators
-from ..recipe_files import is_text, read_yaml
+from ..recipe_files import Layer, is_text, merge_layers, read_recipe
+from .help_text import HelpFormatter, print_help_and_leave
 
 
 def argument(help: str, default: Any = None) -> Any:
@@ -27,6 +27,10 @@ def argument(help: str, default: Any = None) -> Any:
     return field(default=default, metadata={"help": help})
 
 
+# of a command line that names none; a name of the package
+DEFAULT_RECIPE = "grammar"
+# what stands in the place of a recipe where none is wanted
+NO_RECIPE = "none"
 # Longest sentence of a new model and its tokenizer, in tokens; recurrent models have no limit of their own.
 MAX_LENGTH = 512
 # Sizes of the Transformer base model.
@@ -228,7 +232,7 @@ class DataArguments:
 class CapsuleSeq2SeqTrainingArguments(Seq2SeqTrainingArguments):
     """Every field of transformers' Seq2SeqTrainingArguments, with defaults for translation, and a few more."""
 
-    _argument_group_name = "training (transformers.Seq2SeqTrainingArguments; the last ones are this project's)"
+    _argument_group_name = "training"
 
     learning_rate: float = argument("Peak learning rate.", 5e-4)
     lr_scheduler_type: str = argument("Learning rate schedule of transformers.", "inverse_sqrt")
@@ -346,32 +350,40 @@ class _Parser(HfArgumentParser):
 
 
 def build_parser() -> HfArgumentParser:
-    """The parser of `train.py`, with one argument group per dataclass."""
+    """The parser of `hf_capsule_mt train`, with one argument group per dataclass."""
     return recipe_parser(
         (ModelArguments, DataArguments, CapsuleSeq2SeqTrainingArguments),
-        "train.py",
-        "Train a translation model. RECIPE.yaml holds arguments by name; the command line overrides them. "
-        "Without any argument: recipes/grammar.yaml.",
+        "hf_capsule_mt train",
+        "Train a translation model. RECIPE is the path of a YAML file with arguments by name, or the name of a recipe "
+        "of the package, such as multi30k/em_routing; the command line overrides it. Without one it is "
+        f"{DEFAULT_RECIPE}, a few minutes on an embedded corpus; --recipe none is no recipe at all.",
     )
 
 
 def recipe_parser(dataclass_types: Sequence[type], program: str, description: str) -> HfArgumentParser:
     """The parser of a command that takes a recipe and arguments over it, with one argument group per dataclass."""
-    usage = f"{program} [RECIPE.yaml] [--argument value ...]"
-    return _Parser(dataclass_types, prog=program, usage=usage, description=description, allow_abbrev=False)
+    return _Parser(
+        dataclass_types,
+        prog=program,
+        usage=f"{program} [RECIPE] [--argument value ...]",
+        description=description,
+        allow_abbrev=False,
+        formatter_class=HelpFormatter,
+    )
 
 
-def parse_arguments(argv: Sequence[str], default_recipe: str | Path | None = None) -> Arguments:
+def parse_arguments(argv: Sequence[str], default_recipe: str | None = None) -> Arguments:
     """
-    Parse the command line of `train.py`.
+    Parse the command line of `hf_capsule_mt train`.
 
     Args:
         argv: arguments without the program name; the first may be a recipe.
-        default_recipe: the recipe of an empty command line.
+        default_recipe: the recipe of a command line that names none; by default there is none.
 
     Raises:
         ValueError: an unknown, missing or invalid argument, with the nearest valid name.
         FileNotFoundError: no such recipe.
+        SystemExit: the help was asked for, and is printed.
     """
     parsed = parse_recipe(build_parser(), argv, default_recipe)
     arguments = Arguments(*parsed.parts, recipe=parsed.recipe, given=parsed.given)
@@ -382,9 +394,7 @@ def parse_arguments(argv: Sequence[str], default_recipe: str | Path | None = Non
     return arguments
 
 
-def parse_recipe(
-    parser: HfArgumentParser, argv: Sequence[str], default_recipe: str | Path | None = None
-) -> ParsedArguments:
+def parse_recipe(parser: HfArgumentParser, argv: Sequence[str], default_recipe: str | None = None) -> ParsedArguments:
     """
     Fill the dataclasses of a parser from a recipe and the command line.
 
@@ -393,26 +403,18 @@ def parse_recipe(
         argv, default_recipe: as for `parse_arguments`.
 
     Raises:
-        ValueError, FileNotFoundError: as for `parse_arguments`.
+        ValueError, FileNotFoundError, SystemExit: as for `parse_arguments`.
     """
-    argv = list(argv)
     for token in argv:
         if not is_text(token):
             raise ValueError(f"the argument {token!r} is not UTF-8 text")
-    recipe = str(default_recipe) if default_recipe is not None and not argv else None
-    if argv and not argv[0].startswith("-"):
-        recipe = argv.pop(0)
+    print_help_and_leave(parser, argv)
+    named, argv = _take_recipe(list(argv), default_recipe)
     known = [name for dtype in parser.dataclass_types for name in _field_names(dtype)]
-    values = _read_recipe(Path(recipe), known, parser.prog) if recipe is not None else {}
-    for name in _without_null(parser.dataclass_types):
-        if name in values and values[name] is None:
-            raise ValueError(f"{recipe}: {name} cannot be null; leave the key out for its default")
-    given = [token for name, value in values.items() for token in _as_tokens(name, value)]
-    if recipe is not None:
-        try:
-            parser.parse_args(given)
-        except ValueError as error:
-            raise ValueError(f"{recipe}: {error}") from None
+    layers = [] if named is None else read_recipe(named)
+    recipe = layers[-1].name if layers else None
+    values = _merged(layers, parser, known)
+    given = _tokens(values)
     defaults = vars(parser.parse_args([]))
     parser.set_defaults(**{name: None for name, value in values.items() if value is None})
     namespace, unknown = parser.parse_known_args([*given, *argv])
@@ -433,6 +435,48 @@ def _filled(dtype: type, namespace: Any) -> Any:
         raise ValueError(f"these arguments cannot be used: {reason}") from error
 
 
+def _take_recipe(argv: list[str], default: str | None) -> tuple[str | None, list[str]]:
+    """The recipe that a command line names, and the rest of it."""
+    chosen = [argv.pop(0)] if argv and not argv[0].startswith("-") else []
+    while position := next((i for i, token in enumerate(argv, 1) if token.split("=")[0] == "--recipe"), 0):
+        _, has_value, value = argv.pop(position - 1).partition("=")
+        if not has_value:
+            if position > len(argv):
+                raise ValueError("--recipe needs a value: the name or path of a recipe, or none")
+            value = argv.pop(position - 1)
+        chosen.append(value)
+    if len(chosen) > 1:
+        raise ValueError(f"give one recipe, not {', '.join(chosen)}: a recipe can extend another (extends: NAME)")
+    recipe = chosen[0] if chosen else default
+    return None if recipe == NO_RECIPE else recipe, argv
+
+
+def _merged(layers: list[Layer], parser: HfArgumentParser, known: list[str]) -> dict[str, Any]:
+    """The values of a recipe, each file of which is checked by itself, so that a mistake is named with its file."""
+    checked = []
+    for name, own in layers:
+        for key in own:
+            if key not in known:
+                raise ValueError(f"{name}: unknown key {key!r}{_nearest(str(key), known, parser.prog)}")
+        # An unquoted no is false in YAML.
+        values = {key: "no" if value is False and key.endswith("_strategy") else value for key, value in own.items()}
+        try:
+            parser.parse_args(_tokens(values))
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from None
+        checked.append(Layer(name, values))
+    merged = merge_layers(checked)
+    for key in _without_null(parser.dataclass_types):
+        if key in merged and merged[key] is None:
+            name = next(layer.name for layer in layers if layer.values.get(key, 0) is None)
+            raise ValueError(f"{name}: {key} cannot be null; leave the key out for its default")
+    return merged
+
+
+def _tokens(values: dict[str, Any]) -> list[str]:
+    return [token for name, value in values.items() for token in _as_tokens(name, value)]
+
+
 def _field_names(dtype: type) -> list[str]:
     return [f.name for f in dataclasses.fields(dtype) if f.init]
 
@@ -442,21 +486,6 @@ def _without_null(dataclass_types: Sequence[type]) -> list[str]:
     hints = {name: hint for dtype in dataclass_types for name, hint in typing.get_type_hints(dtype).items()}
     fields = [f for dtype in dataclass_types for f in dataclasses.fields(dtype) if f.init]
     return [f.name for f in fields if f.default is not None and type(None) not in typing.get_args(hints[f.name])]
-
-
-def _read_recipe(path: Path, known: list[str], program: str) -> dict[str, Any]:
-    if not path.is_file():
-        present = sorted(str(p) for p in path.parent.glob("*.yaml"))
-        hint = f"; there are: {', '.join(present)}" if present else ""
-        raise FileNotFoundError(f"no recipe {path}{hint}")
-    values = read_yaml(path)
-    if not isinstance(values, dict):
-        raise ValueError(f"{path}: a recipe is a list of 'argument: value' lines")
-    for key in values:
-        if key not in known:
-            raise ValueError(f"{path}: unknown key {key!r}{_nearest(str(key), known, program)}")
-    # An unquoted no is false in YAML.
-    return {key: "no" if value is False and key.endswith("_strategy") else value for key, value in values.items()}
 
 
 def _as_tokens(name: str, value: Any) -> list[str]:

@@ -1,4 +1,4 @@
-"""The command line of `train.py`."""
+"""The command `hf-capsule-mt train`, which is train.py too."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from pathlib import Path
 from ..files import only_writer
 from .failures import RunFailure, explain_failed_writes
 
-PROGRAM = "train.py"
+PROGRAM = "hf_capsule_mt train"
 
 
-def main(argv: Sequence[str], default_recipe: Path) -> int:
+def main(argv: Sequence[str]) -> int:
     """
     Run the command line; returns the exit status.
 
@@ -21,13 +21,12 @@ def main(argv: Sequence[str], default_recipe: Path) -> int:
 
     Args:
         argv: arguments without the program name.
-        default_recipe: of an empty command line.
     """
-    from .arguments import parse_arguments
+    from .arguments import DEFAULT_RECIPE, parse_arguments
 
     with ExitStack() as held:
         try:
-            arguments = parse_arguments(argv, default_recipe)
+            arguments = parse_arguments(argv, DEFAULT_RECIPE)
             output_dir = Path(arguments.training.output_dir)
             # One process writes for all of a distributed run.
             if arguments.training.process_index == 0:

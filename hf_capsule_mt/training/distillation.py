@@ -500,7 +500,7 @@ def _summary(command: DistillationCommand, record: dict[str, Any]) -> str:
         f"{record['sentences']:,} sentences ({record['decoded_sentences']:,} of {record['distinct_sentences']:,} "
         f"different ones decoded now, {earlier:,} before), {record['seconds']:,.1f} s, "
         f"{record['sentences_per_second']:,.1f} sentences/s -> {' and '.join(map(str, _corpus_files(command)))}; "
-        f"train on it: python train.py RECIPE.yaml --train_file {name}"
+        f"train on it: hf-capsule-mt train RECIPE --train_file {name}"
     )
 
 

@@ -95,7 +95,7 @@ def run(setup: Setup, argv: Sequence[str] = (), trainer: CapsuleSeq2SeqTrainer |
     }
     if main:
         with explain_failed_writes(Path(training.output_dir), remedy):
-            write(Path(training.output_dir), results, rows)
+            write(Path(training.output_dir), results, rows, _scored_text(setup))
         print(summary(setup, results, rows))
     return results
 
@@ -308,8 +308,26 @@ def score_split(trainer: CapsuleSeq2SeqTrainer, dataset: Dataset, split: str, be
     )
 
 
-def write(output_dir: Path, results: dict[str, Any], rows: Sequence[report.SplitScores]) -> None:
-    """Write the translations and, last, results.json."""
+def _scored_text(setup: Setup) -> dict[str, Sequence[str]]:
+    """Sources and references of the scored splits, by file: for the commands that translate, score and report."""
+    languages = {"source": setup.arguments.data.source_lang, "target": setup.arguments.data.target_lang}
+    return {
+        f"translations/{split}.{language}": dataset[side]
+        for split, dataset in (("validation", setup.validation), ("test", setup.test))
+        if dataset is not None
+        for side, language in languages.items()
+    }
+
+
+def write(
+    output_dir: Path,
+    results: dict[str, Any],
+    rows: Sequence[report.SplitScores],
+    scored_text: dict[str, Sequence[str]],
+) -> None:
+    """Write the translations, sources and references and, last, results.json."""
+    for name, texts in scored_text.items():
+        write_lines(output_dir / name, texts)
     for row in rows:
         write_lines(output_dir / row.file, row.hypotheses)
     text = json.dumps(results, indent=2, ensure_ascii=False)

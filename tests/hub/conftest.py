@@ -46,10 +46,8 @@ def finished_run(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def values_file(tmp_path_factory):
-    """The values of its card, beside the real template."""
+    """The values of its card."""
     folder = tmp_path_factory.mktemp("cards")
-    for name in ("template.md", "citations.yaml"):
-        (folder / name).write_bytes((ROOT / "hub_cards" / name).read_bytes())
     path = folder / "tiny.yaml"
     path.write_text(VALUES % json.dumps(SOURCES[:2]), encoding="utf-8")
     return path

@@ -12,7 +12,7 @@ from huggingface_hub import ModelCard
 from huggingface_hub.errors import HFValidationError
 from markdown_it import MarkdownIt
 
-from hf_capsule_mt.hub.cards import CardValues, check_card, load_values, render_card
+from hf_capsule_mt.hub.cards import CARD_FILES, CardValues, check_card, load_values, render_card
 
 ROOT = Path(__file__).parent.parent.parent
 CARDS = ROOT / "hub_cards"
@@ -75,9 +75,7 @@ def rendered(name: str, figure: str | None = None) -> tuple[CardValues, dict, Mo
 
 @pytest.fixture
 def write(tmp_path):
-    """Writes a values file with changes (None removes a key) beside the template and the citations; gives its path."""
-    for file in ("template.md", "citations.yaml"):
-        (tmp_path / file).write_text((CARDS / file).read_text(encoding="utf-8"), encoding="utf-8")
+    """Writes a values file with changes (None removes a key); gives its path."""
 
     def write(**changes) -> Path:
         content = {key: value for key, value in (VALUES | changes).items() if value is not None}
@@ -183,7 +181,7 @@ class TestPublishedSystems:
 
 
 def test_no_number_in_the_template():
-    template = (CARDS / "template.md").read_text(encoding="utf-8")
+    template = (CARD_FILES / "template.md").read_text(encoding="utf-8")
     prose = re.sub(r"\{\{.*?\}\}|\{%.*?%\}|num_beams=5|beam of 5|`apache-2.0`|Seq2Seq|\[0\]", "", template)
     assert not re.search(r"\d", prose)
 
@@ -288,7 +286,7 @@ class TestRender:
             render(template=mine)
         mine.write_text("---\n{{ card_data }}\n---\nMine: {{ title }}", encoding="utf-8")
         assert render(template=mine).text.strip() == "Mine: A model"
-        with pytest.raises(FileNotFoundError, match=r"there is no template .*absent\.md"):
+        with pytest.raises(FileNotFoundError, match=r"absent\.md.*card.template\.md"):
             render(template=tmp_path / "absent.md")
 
 
@@ -343,6 +341,12 @@ class TestLoadValues:
     def test_languages_are_two_codes(self, write, languages):
         with pytest.raises(ValueError, match="languages must be two codes of ISO 639"):
             load_values(write(languages=languages))
+
+    def test_citations_beside_the_values_take_the_place_of_the_packages_own(self, write, tmp_path):
+        (tmp_path / "citations.yaml").write_text("mine: {url: https://mine.example}", encoding="utf-8")
+        with pytest.raises(ValueError, match=r"papers has dou2019.*citations\.yaml has not; there are: mine"):
+            load_values(write())
+        assert load_values(write(papers=["mine"])).citations[0]["url"] == "https://mine.example"
 
 
 class TestCheckCard:

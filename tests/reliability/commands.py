@@ -35,7 +35,8 @@ TIMES = frozenset(
     }
 )
 TRAIN = (
-    "train --output_dir run --resume_from_checkpoint true --dataset_name grammar --source_lang en --target_lang de "
+    "train --recipe none --output_dir run --resume_from_checkpoint true "
+    "--dataset_name grammar --source_lang en --target_lang de "
     "--max_train_samples 120 --max_eval_samples 6 --max_test_samples 5 --vocab_size 500 --aggregation em_routing "
     "--d_model 12 --encoder_layers 2 --decoder_layers 2 --encoder_attention_heads 2 --decoder_attention_heads 2 "
     "--encoder_ffn_dim 14 --decoder_ffn_dim 14 --max_position_embeddings 60 --dropout 0.1 --max_tokens_per_batch 600 "

@@ -57,8 +57,6 @@ def _materials(root: Path, server: Server) -> Materials:
         (run / score["file"]).write_text("Ein Hund rennt.\n", encoding="utf-8")
     card = root / "cards" / "tiny.yaml"
     card.parent.mkdir()
-    for name in ("template.md", "citations.yaml"):
-        shutil.copy(ROOT / "hub_cards" / name, card.parent)
     card.write_text(CARD % json.dumps(SOURCES[:2]), encoding="utf-8")
     return Materials(root / "plain", run, card, _trained(root / "training", server))
 

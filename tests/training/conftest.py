@@ -73,7 +73,10 @@ def command(corpus, tmp_path):
             "use_cpu": "true",
         }
         values.update(overrides)
-        return [token for key, value in values.items() if value is not None for token in (f"--{key}", *_tokens(value))]
+        tokens = [
+            token for key, value in values.items() if value is not None for token in (f"--{key}", *_tokens(value))
+        ]
+        return ["--recipe", "none", *tokens]
 
     return build
 

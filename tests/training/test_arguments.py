@@ -1,5 +1,7 @@
 """Recipes, the command line over them, and clear words for every mistake."""
 
+import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -7,9 +9,12 @@ from pathlib import Path
 import pytest
 import yaml
 
+from hf_capsule_mt.recipe_files import RECIPES as RECIPE_FOLDER
+from hf_capsule_mt.recipe_files import merge_layers, read_recipe, recipe_names
 from hf_capsule_mt.training.arguments import (
     ARCHITECTURE_DEFAULTS,
     REGULARISATION_DEFAULTS,
+    DataArguments,
     ModelArguments,
     build_parser,
     parse_arguments,
@@ -17,8 +22,14 @@ from hf_capsule_mt.training.arguments import (
 from hf_capsule_mt.training.distillation import parse_distillation
 
 ROOT = Path(__file__).parents[2]
-# Those of `hf_capsule_mt distill` are another command's, see test_distillation.py.
-RECIPES = sorted(path for path in (ROOT / "recipes").rglob("*.yaml") if path.stem != "distill")
+# Those of `hf_capsule_mt distill` are another command's, see test_distillation.py; bases are only extended.
+BASES = [name for name in recipe_names() if Path(name).name.startswith("base") and "baseline" not in name]
+RECIPES = [name for name in recipe_names() if Path(name).name != "distill" and name not in BASES]
+RECORDED = [
+    path
+    for path in sorted((ROOT / "results").rglob("*.json"))
+    if '"recipe": ' in path.read_text(encoding="utf-8") and path.stem != "distilled"
+]
 MINIMAL = {"output_dir": "out", "source_lang": "en", "target_lang": "de", "train_file": "train"}
 
 
@@ -63,19 +74,124 @@ def test_values_of_a_recipe_are_converted_as_on_the_command_line(tmp_path, text,
     assert getattr(parse_arguments([str(path)]).training, name) == value
 
 
-def test_empty_command_line_takes_the_default_recipe(recipe):
+def test_command_line_without_a_recipe_takes_the_default_one(recipe):
     path = recipe(max_steps=3)
     assert parse_arguments([], path).training.max_steps == 3
-    # ... but an argument alone does not, as it might be meant for another run.
+    changed = parse_arguments(["--max_steps", "4"], path)
+    assert (changed.training.max_steps, changed.data.train_file, changed.recipe) == (4, "train", path)
+
+
+@pytest.mark.parametrize(
+    "argv", [["--recipe", "none"], ["--recipe=none"], ["none"]], ids=["option", "with-equals-sign", "first"]
+)
+def test_whoever_wants_no_recipe_says_so(recipe, argv):
+    given = [f"--{key}={value}" for key, value in MINIMAL.items()]
+    arguments = parse_arguments([*argv, *given], recipe(max_steps=3))
+    assert arguments.recipe is None and arguments.given == MINIMAL
     with pytest.raises(ValueError, match="missing key output_dir"):
-        parse_arguments(["--max_steps", "3"], path)
+        parse_arguments([*argv, "--max_steps=3"], recipe())
+
+
+def test_recipe_as_an_option(recipe):
+    path = recipe(max_steps=7)
+    assert parse_arguments(["--d_model", "24", "--recipe", path, "--seed=3"]).training.max_steps == 7
+    for argv, message in (
+        (["--d_model=24", "--recipe"], "--recipe needs a value"),
+        ([path, "--recipe=none"], r"give one recipe, not .*recipe\.yaml, none"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            parse_arguments(argv)
+
+
+class TestNames:
+    def test_the_folder_does_not_matter(self, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        named = parse_arguments(["multi30k/em_routing"])
+        assert named.recipe == "multi30k/em_routing" and named.model.aggregation == "em_routing"
+        path = str(RECIPE_FOLDER / "multi30k" / "em_routing.yaml")
+        assert parse_arguments([path]) == named == parse_arguments(["multi30k/em_routing.yaml"])
+
+    def test_a_name_means_the_package_and_a_path_the_file(self, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        for name in ("grammar", "grammar.yaml"):
+            Path(name).write_text("extends: grammar\nmax_steps: 3\n")
+        assert parse_arguments(["grammar"]).training.max_steps == 1400
+        assert parse_arguments(["grammar.yaml"]).training.max_steps == 3
+        assert parse_arguments(["./grammar"]).recipe == "grammar"
+
+    @pytest.mark.parametrize(
+        "name, message",
+        [
+            ("multi30k/em_ruting", "no recipe multi30k/em_ruting; did you mean multi30k/em_routing?"),
+            ("recipes/multi30k/gdr.yaml", "did you mean multi30k/gdr?"),
+            ("zzzz", "no recipe zzzz; there are: 3am/base"),
+        ],
+        ids=["misspelt", "path-in-a-checkout", "nothing-like-it"],
+    )
+    def test_mistakes(self, name, message, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        with pytest.raises(FileNotFoundError, match=message.replace("?", r"\?")):
+            parse_arguments([name])
+
+
+class TestExtends:
+    @pytest.fixture
+    def write(self, tmp_path):
+        def write(name, **values):
+            (tmp_path / name).parent.mkdir(exist_ok=True)
+            (tmp_path / name).write_text(yaml.safe_dump(values))
+            return str(tmp_path / name)
+
+        return write
+
+    def test_later_files_win_and_null_drops(self, write):
+        write("base.yaml", **MINIMAL, max_steps=7, save_total_limit=3, d_model=24)
+        write("middle.yaml", extends="base", max_steps=8, d_model=None)
+        path = write("mine.yaml", extends="middle.yaml", seed=5, save_total_limit=None, eval_steps=None)
+        arguments = parse_arguments([path])
+        assert (arguments.training.max_steps, arguments.training.seed, arguments.model.d_model) == (8, 5, None)
+        # dropped, so that the default holds; where nothing is extended, null is the value
+        assert arguments.training.save_total_limit == 6 and arguments.given["eval_steps"] is None
+
+    def test_a_recipe_of_the_package(self, write):
+        path = write("mine.yaml", extends="multi30k/em_routing", max_steps=9, average_checkpoints=None)
+        arguments = parse_arguments([path])
+        assert arguments.model.aggregation == "em_routing" and arguments.training.max_steps == 9
+        assert arguments.training.average_checkpoints == 1 and arguments.recipe == path
+
+    def test_a_file_in_another_folder(self, write):
+        write("common/base.yaml", **MINIMAL, max_steps=7)
+        assert parse_arguments([write("a.yaml", extends="common/base")]).training.max_steps == 7
+        assert parse_arguments([write("b/a.yaml", extends="../common/base.yaml")]).training.max_steps == 7
+
+    @pytest.mark.parametrize(
+        "files, message",
+        [
+            ({"a": dict(extends="a")}, r"a\.yaml: extends: a extends this recipe itself"),
+            ({"a": dict(extends="b"), "b": dict(extends="a")}, r"b\.yaml: extends: a extends this recipe itself"),
+            ({"a": dict(extends=["b"])}, r"a\.yaml: extends is the name or path of one recipe, got \['b'\]"),
+            ({"a": dict(extends=None)}, r"a\.yaml: extends is the name or path of one recipe, got None"),
+            ({"a": dict(extends="multi30k/gdrr")}, r"a\.yaml: extends: no recipe multi30k/gdrr; did you mean"),
+            ({"a": dict(extends="b"), "b": dict(max_step=1)}, r"b\.yaml: unknown key 'max_step'; did you mean"),
+            ({"a": dict(extends="b"), "b": dict(max_steps="x")}, r"b\.yaml: .*invalid int value: 'x'"),
+            ({"a": dict(extends="b", seed=None), "b": {}}, r"a\.yaml: seed cannot be null"),
+        ],
+        ids=["itself", "cycle", "list", "null", "missing", "key-of-the-base", "value-of-the-base", "null-of-nothing"],
+    )
+    def test_mistakes_are_named_with_their_file(self, write, files, message):
+        for name, values in files.items():
+            write(f"{name}.yaml", **values)
+        path = write("a.yaml", **files["a"])
+        with pytest.raises((ValueError, FileNotFoundError), match=message) as caught:
+            parse_arguments([path])
+        assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
     "values,message",
     [
         pytest.param({"train_fil": "x"}, "unknown key 'train_fil'; did you mean train_file?", id="unknown-key"),
-        pytest.param({"zzzz": 1}, "unknown key 'zzzz'; see train.py --help", id="unknown-key-like-none"),
+        pytest.param({"zzzz": 1}, "unknown key 'zzzz'; see hf_capsule_mt train --help", id="unknown-key-like-none"),
         pytest.param({"max_steps": "many"}, "invalid int value: 'many'", id="type"),
         pytest.param({"aggregation": "em"}, "aggregation='em' is not known; choose one of none", id="aggregation"),
         pytest.param({"train_file": None}, "missing key train_file", id="no-data"),
@@ -198,11 +314,33 @@ def test_argument_that_is_no_text_is_named():
         parse_arguments(["--run_name=\udcff"])
 
 
-@pytest.mark.parametrize("path", RECIPES, ids=lambda path: str(path.relative_to(ROOT / "recipes")))
-def test_published_recipes_are_valid(path):
-    arguments = parse_arguments([str(path)])
-    assert str(arguments.training.output_dir).startswith("runs/")
+@pytest.mark.parametrize("name", RECIPES)
+def test_published_recipes_are_valid(name):
+    arguments = parse_arguments([name])
+    assert arguments.training.output_dir == f"runs/{name}"
     assert arguments.training.max_steps > 0
+
+
+@pytest.mark.parametrize("name", [name for name in RECIPES if name != "grammar"])
+def test_published_recipes_are_what_they_differ_in(name):
+    base, *others = read_recipe(name)
+    assert base.name in (*BASES, "grammar") and others[-1].name == name
+    assert len(others[-1].values) <= 7
+    for position, layer in enumerate(others):
+        before = merge_layers([base, *others[:position]])
+        same = [key for key, value in layer.values.items() if key in before and before[key] == value]
+        assert not same, f"{layer.name} repeats {same}"
+
+
+@pytest.mark.parametrize("recorded", RECORDED, ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_published_recipes_are_those_of_the_recorded_results(recorded):
+    results = json.loads(recorded.read_text(encoding="utf-8"))
+    name = results["recipe"].removeprefix("recipes/").removesuffix(".yaml")
+    kept = {*vars(ModelArguments()), *vars(DataArguments()), "max_steps", "learning_rate", "seed"} - {"data_dir"}
+    then = {key: value for key, value in results["arguments"].items() if key in kept}
+    given = parse_arguments([name]).given
+    now = {key: value for key, value in given.items() if key in kept}
+    assert now == then
 
 
 def test_every_model_argument_is_a_config_field():
@@ -218,11 +356,26 @@ def test_every_model_argument_is_a_config_field():
     assert set(REGULARISATION_DEFAULTS) <= set(vars(ModelArguments()))
 
 
-def test_help_is_grouped():
-    text = build_parser().format_help()
-    positions = [text.index(f"\n{group}") for group in ("model:", "data:", "training (")]
-    assert positions == sorted(positions)
-    assert "--gradient_accumulation_steps" in text and "--max_tokens_per_batch" in text
+def test_help_shows_this_projects_arguments(capsys):
+    for argv in (["--help"], ["multi30k/gdr", "-h"]):
+        with pytest.raises(SystemExit) as left:
+            parse_arguments(argv)
+        assert left.value.code == 0
+        text = capsys.readouterr().out
+        positions = [text.index(f"\n{group}:") for group in ("model", "data", "training")]
+        assert positions == sorted(positions)
+        assert "--max_tokens_per_batch" in text and "--gradient_accumulation_steps" not in text
+        assert "--help all" in text and "default: None" not in text and "--max-tokens-per-batch" not in text
+
+
+def test_help_all_has_every_argument_once(capsys):
+    with pytest.raises(SystemExit):
+        parse_arguments(["--help", "all"])
+    text = capsys.readouterr().out
+    shown = re.findall(r"^  (--\w+)", text, re.M)
+    wanted = {action.option_strings[0] for action in build_parser()._actions if action.dest != "help"}
+    assert sorted(shown) == sorted(wanted) and "default: None" not in text
+    assert text.index("--length_penalty") < text.index("transformers.Seq2SeqTrainingArguments:")
 
 
 def test_parsing_loads_no_data_or_scoring_library():

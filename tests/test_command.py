@@ -1,0 +1,60 @@
+"""The console command: what it answers before any work, and what it does not import for that."""
+
+import importlib
+import subprocess
+import sys
+
+import pytest
+
+import hf_capsule_mt_cli
+from hf_capsule_mt import __version__
+from hf_capsule_mt.__main__ import COMMANDS, main
+
+
+@pytest.mark.parametrize(
+    "argv, status, said",
+    [
+        (["--help"], 0, "hf-capsule-mt train"),
+        (["--version"], 0, f"hf_capsule_mt {__version__}\n"),
+        (["trian"], 2, "unknown command 'trian'; there are: "),
+        ([], 2, "no command; there are: "),
+    ],
+    ids=["help", "version", "unknown", "nothing"],
+)
+def test_answers_without_importing_what_is_slow(argv, status, said):
+    code = (
+        "import sys, hf_capsule_mt_cli\n"
+        "status = hf_capsule_mt_cli.main()\n"
+        "slow = {'torch', 'transformers', 'hf_capsule_mt', 'numpy', 'yaml'} & set(sys.modules)\n"
+        "sys.exit(f'imported {slow}' if slow else status)"
+    )
+    result = subprocess.run([sys.executable, "-c", code, *argv], capture_output=True, text=True)
+    assert result.returncode == status, result.stderr
+    assert said in result.stdout + result.stderr and "Traceback" not in result.stderr
+
+
+def test_both_entries_are_one_program(monkeypatch, capsys):
+    answers = []
+    for run in (hf_capsule_mt_cli.main, lambda: main(sys.argv[1:])):
+        for argv in (["--help"], ["--version"], ["x"]):
+            monkeypatch.setattr(sys, "argv", ["hf-capsule-mt", *argv])
+            answers.append((run(), capsys.readouterr()))
+    assert answers[:3] == answers[3:]
+
+
+def test_help_names_every_command(capsys):
+    assert main(["--help"]) == 0
+    text = capsys.readouterr().out
+    assert all(f"hf-capsule-mt {name} " in text for name in COMMANDS)
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_commands_exist(name):
+    assert callable(importlib.import_module(COMMANDS[name]).main)
+
+
+def test_train_is_a_command(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["train", "multi30k/em_routing", "--data_dir", "nowhere"]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("hf_capsule_mt train: error: ") and "multi30k/train" in error and error.count("\n") == 1
