@@ -9,6 +9,7 @@ Commands of this package; training is train.py.
     python -m hf_capsule_mt report RUN --source F --reference F         one page on its translations and its routing
     python -m hf_capsule_mt translate RUN [FILE]                        translate a file or standard input
     python -m hf_capsule_mt score RUN SOURCE TARGET                     log-probabilities of given translations
+    python -m hf_capsule_mt study run STUDY.yaml                        systems with several seeds each; study table
     python -m hf_capsule_mt COMMAND --help                              every argument
 """
 
@@ -22,6 +23,7 @@ COMMANDS = {
     "publish": "hf_capsule_mt.hub.publishing",
     "report": "hf_capsule_mt.analysis.report_command",
     "score": "hf_capsule_mt.evaluation.score_command",
+    "study": "hf_capsule_mt.studies.command",
     "translate": "hf_capsule_mt.evaluation.translate_command",
 }
 
