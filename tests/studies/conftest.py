@@ -34,7 +34,13 @@ TINY = {
     "disable_tqdm": True,
     "use_cpu": True,
 }
-WORDS = {"en": list("abcdefghij"), "de": "ein zwei drei vier fünf sechs sieben acht neun zehn".split()}
+WORDS = {
+    "en": list("abcdefghij"),
+    "de": ["ein", "zwei", "drei", "vier", "fünf", "sechs", "sieben", "acht", "neun", "zehn"],
+}
+    "en": list("abcdefghij"),
+    "de": ["ein", "zwei", "drei", "vier", "fünf", "sechs", "sieben", "acht", "neun", "zehn"],
+}
 
 
 def write_pairs(folder: Path, split: str, size: int, seed: int) -> None:
