@@ -38,9 +38,6 @@ WORDS = {
     "en": list("abcdefghij"),
     "de": ["ein", "zwei", "drei", "vier", "fünf", "sechs", "sieben", "acht", "neun", "zehn"],
 }
-    "en": list("abcdefghij"),
-    "de": ["ein", "zwei", "drei", "vier", "fünf", "sechs", "sieben", "acht", "neun", "zehn"],
-}
 
 
 def write_pairs(folder: Path, split: str, size: int, seed: int) -> None:
