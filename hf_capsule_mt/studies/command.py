@@ -3,7 +3,7 @@ Run a study, systems with several seeds each, and make its table.
 
     python -m hf_capsule_mt study run STUDY.yaml --jobs 2 --threads 1   train what is not finished
     python -m hf_capsule_mt study table STUDY.yaml                      means, differences, intervals and a figure
-    python -m hf_capsule_mt study table record.json --output FOLDER     ... from a record alone
+    python -m hf_capsule_mt study table record.json --table FOLDER      ... from a record alone
 
 STUDY is a file, or the name of a study that comes with the package: grammar, multi30k. `run` may be interrupted, and
 goes on where it was when it is given again; what has failed is tried again then.
@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..command import run_command
-from ..files import only_writer
+from ..files import only_writer, read_json
 
 PROGRAM = "hf_capsule_mt study"
 GOES_ON = "; nothing that is finished is lost, and the same command goes on from the last checkpoints"
@@ -50,6 +50,8 @@ def main(argv: Sequence[str]) -> int:
     def command() -> None:
         if arguments.action == "run":
             failed.append(not _run(arguments))
+        else:
+            _table(arguments)
 
     status = run_command(PROGRAM, command, after_interruption=GOES_ON if arguments.action == "run" else "")
     return status or int(any(failed))
@@ -85,3 +87,28 @@ def _run(arguments: argparse.Namespace) -> bool:
         if not display.terminal:
             display.show(runs, machine)
         return finished
+
+
+def _table(arguments: argparse.Namespace) -> None:
+    """Write the tables of a study's finished runs, or those of a record, and print them."""
+    from .record import make_record
+    from .study_file import find_study, hold_to_record, read_study, resolve_arguments
+    from .tables import check_record, markdown, write_tables
+
+    if arguments.draws < 100:
+        raise ValueError(f"--draws must be at least 100, got {arguments.draws}")
+    if arguments.study.endswith(".json"):
+        record = read_json(Path(arguments.study))
+        check_record(record, arguments.study)
+        folder = arguments.table or Path(arguments.study).parent
+    else:
+        study = read_study(find_study(arguments.study), arguments.output)
+        resolved = resolve_arguments(study)
+        if not study.output.is_dir():
+            raise ValueError(f"there is no folder {study.output} yet; begin with study run")
+        hold_to_record(study, resolved)
+        record = make_record(study, resolved, draws=arguments.draws)
+        folder = arguments.table or study.output / "table"
+    files = write_tables(record, folder)
+    print(markdown(record))
+    print(f"written: {', '.join(map(str, files))}", file=sys.stderr)
