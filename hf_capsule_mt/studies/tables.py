@@ -19,6 +19,8 @@ TITLES = {"bleu": "BLEU", "chrf": "chrF", "ter": "TER"}
 RECORD, MARKDOWN, LATEX, FIGURE = "record.json", "table.md", "table.tex", "intervals"
 # inches
 WIDTH, ROW, MARGIN = 6.4, 0.28, 0.9
+# in rows
+BELOW = 0.25
 
 
 def check_record(record: Any, name: str) -> None:
@@ -34,7 +36,7 @@ def score_tables(record: Mapping[str, Any]) -> Iterator[Table]:
     primary, baseline = record["score"], record["compare_with"]
     for name, test_set in record["test_sets"].items():
         header = ["System", "Runs", *(TITLES[score] for score in SCORES)]
-        header += [f"Δ {TITLES[primary]}", "95 % interval", "p", "p (Holm)"]
+        header += [f"Difference in {TITLES[primary]}", "95 % interval", "p", "p (Holm)"]
         rows = [_row(system, test_set, primary) for system in record["systems"] if _is_scored(test_set, system)]
         yield Table(header, rows, _caption(record, name, test_set, baseline), f"tab:{record['study']}:{name}")
 
@@ -141,11 +143,12 @@ def interval_figure(record: Mapping[str, Any]) -> Figure:
             if found is None:
                 continue
             pairs = [value - runs[baseline][seed] for seed, value in runs[system].items() if seed in runs[baseline]]
-            panel.plot(pairs, [row] * len(pairs), "o", color="0.6", markersize=3, zorder=1)
+            # below the interval, whose mark would hide them
+            panel.plot(pairs, [row + BELOW] * len(pairs), "o", color="0.45", markersize=2.5, zorder=1)
             panel.plot(found["interval"], [row, row], "-", color=COLOURS[0], linewidth=1.6, zorder=2)
             panel.plot([found["difference"]], [row], "s", color=COLOURS[0], markersize=5, zorder=3)
         panel.set_title(name.replace("$", r"\$"), fontsize=9)
-        panel.set_xlabel(f"Δ {TITLES[primary]} to {baseline}".replace("$", r"\$"), fontsize=8)
+        panel.set_xlabel(f"{TITLES[primary]}, difference to {baseline}".replace("$", r"\$"), fontsize=8)
         panel.tick_params(labelsize=8)
         panel.spines[["top", "right"]].set_visible(False)
     panels[0].set_yticks(range(len(systems)), [system.replace("$", r"\$") for system in systems])

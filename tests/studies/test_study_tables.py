@@ -136,4 +136,4 @@ def test_figure_shows_each_comparison(finished, tmp_path):
     drawn = [list(line.get_xdata()) for line in panel.get_lines()]
     for system in ("linear", "same"):
         assert comparisons[system]["interval"] in drawn and [comparisons[system]["difference"]] in drawn
-    assert panel.get_xlabel() == "Δ BLEU to plain"
+    assert panel.get_xlabel() == "BLEU, difference to plain"
