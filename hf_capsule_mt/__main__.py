@@ -4,6 +4,7 @@ Train, distil, convert, publish, translate, score and study capsule models.
     hf-capsule-mt train                                        the embedded corpus: a few minutes, no download
     hf-capsule-mt train multi30k/em_routing --data_dir DATA    a recipe, by name or path
     hf-capsule-mt data multi30k --output DATA                  fetch a parallel corpus
+    hf-capsule-mt study run grammar                            systems with several seeds each; then study table
     hf-capsule-mt distill multi30k/distill                     translate a training corpus with a teacher
     hf-capsule-mt convert PLAIN OUTPUT --aggregation em_routing   a plain checkpoint becomes a capsule model
     hf-capsule-mt publish RUN USER/NAME --card VALUES.yaml     check a trained model and upload it to the Hub
@@ -29,6 +30,7 @@ COMMANDS = {
     "publish": "hf_capsule_mt.hub.publishing",
     "report": "hf_capsule_mt.analysis.report_command",
     "score": "hf_capsule_mt.evaluation.score_command",
+    "study": "hf_capsule_mt.studies.command",
     "train": "hf_capsule_mt.training.command",
     "translate": "hf_capsule_mt.evaluation.translate_command",
 }

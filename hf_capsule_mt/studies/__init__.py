@@ -1,0 +1,1 @@
+"""Studies: several systems with several seeds each, run by one command and compared in one table."""

@@ -1,0 +1,114 @@
+"""
+Run a study, systems with several seeds each, and make its table.
+
+    python -m hf_capsule_mt study run STUDY.yaml --jobs 2 --threads 1   train what is not finished
+    python -m hf_capsule_mt study table STUDY.yaml                      means, differences, intervals and a figure
+    python -m hf_capsule_mt study table record.json --table FOLDER      ... from a record alone
+
+STUDY is a file, or the name of a study that comes with the package: grammar, multi30k. `run` may be interrupted, and
+goes on where it was when it is given again; what has failed is tried again then.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from ..command import run_command
+from ..files import only_writer, read_json
+
+PROGRAM = "hf_capsule_mt study"
+GOES_ON = "; nothing that is finished is lost, and the same command goes on from the last checkpoints"
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog=f"python -m {PROGRAM}", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    actions = parser.add_subparsers(dest="action", required=True, metavar="run|table")
+    run = actions.add_parser("run", help="train what is not finished")
+    run.add_argument("study", help="a study file, or the name of one of the package's")
+    run.add_argument("--output", type=Path, help="folder of the runs (the study file's)")
+    run.add_argument("--jobs", type=int, help="runs at a time (GPUs times --jobs_per_device, or else cores)")
+    run.add_argument("--threads", type=int, help="CPU threads of each run (cores divided by jobs)")
+    run.add_argument("--jobs_per_device", type=int, default=1, help="runs at a time on each GPU (1)")
+    table = actions.add_parser("table", help="means, differences, intervals and a figure")
+    table.add_argument("study", help="a study file, the name of one of the package's, or a record (.json)")
+    table.add_argument("--output", type=Path, help="folder of the runs (the study file's)")
+    table.add_argument("--table", type=Path, help="folder to write (table/ in that of the runs)")
+    table.add_argument("--draws", type=int, default=2000, help="test sets to draw with replacement (2000)")
+    return parser
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command line; returns the exit status: 1 if a run of the study has failed."""
+    arguments = _parser().parse_args(argv)
+    failed: list[bool] = []
+
+    def command() -> None:
+        if arguments.action == "run":
+            failed.append(not _run(arguments))
+        else:
+            _table(arguments)
+
+    status = run_command(PROGRAM, command, after_interruption=GOES_ON if arguments.action == "run" else "")
+    return status or int(any(failed))
+
+
+def _run(arguments: argparse.Namespace) -> bool:
+    """Whether all runs of the study are finished in the end."""
+    from .runner import Display, carry_out, plan, share_machine
+    from .study_file import find_study, hold_to_record, read_study, resolve_arguments, source_files
+
+    for name in ("jobs", "threads", "jobs_per_device"):
+        value = getattr(arguments, name)
+        if value is not None and value < 1:
+            raise ValueError(f"--{name} must be at least 1, got {value}")
+    study = read_study(find_study(arguments.study), arguments.output)
+    resolved = resolve_arguments(study)
+    sources = source_files(study, resolved)
+    with only_writer(study.output):
+        hold_to_record(study, resolved)
+        runs = plan(study, sources, str(resolved[study.compare_with]["target_lang"]))
+        to_do = sum(run.next_command() is not None for run in runs)
+        machine = share_machine(arguments.jobs, arguments.threads, arguments.jobs_per_device, max(1, to_do))
+        print(
+            f"{study.title}: {to_do} of {len(runs)} runs to do, {machine.jobs} at a time with {machine.threads} "
+            f"threads each -> {study.output}",
+            file=sys.stderr,
+        )
+        display = Display(sys.stderr)
+        if to_do == 0:
+            display.show(runs, machine)
+            return True
+        finished = carry_out(study, runs, machine, display)
+        if not display.terminal:
+            display.show(runs, machine)
+        return finished
+
+
+def _table(arguments: argparse.Namespace) -> None:
+    """Write the tables of a study's finished runs, or those of a record, and print them."""
+    from .record import make_record
+    from .study_file import find_study, hold_to_record, read_study, resolve_arguments
+    from .tables import check_record, markdown, write_tables
+
+    if arguments.draws < 100:
+        raise ValueError(f"--draws must be at least 100, got {arguments.draws}")
+    if arguments.study.endswith(".json"):
+        record = read_json(Path(arguments.study))
+        check_record(record, arguments.study)
+        folder = arguments.table or Path(arguments.study).parent
+    else:
+        study = read_study(find_study(arguments.study), arguments.output)
+        resolved = resolve_arguments(study)
+        if not study.output.is_dir():
+            raise ValueError(f"there is no folder {study.output} yet; begin with study run")
+        hold_to_record(study, resolved)
+        record = make_record(study, resolved, draws=arguments.draws)
+        folder = arguments.table or study.output / "table"
+    files = write_tables(record, folder)
+    print(markdown(record))
+    print(f"written: {', '.join(map(str, files))}", file=sys.stderr)

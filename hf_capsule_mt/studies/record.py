@@ -1,0 +1,224 @@
+"""The record of a study: everything that its tables and its figure are made from, in JSON's types."""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .._version import __version__
+from ..data.corpus import load_split
+from ..files import read_json, read_lines
+from ..records import public_record
+from .runner import RESULTS, translation_file
+from .statistics import (
+    SCORERS,
+    Floats,
+    as_record,
+    compare_systems,
+    drawn_scores,
+    holm,
+    prepared_texts,
+    sentence_counts,
+    study_metrics,
+)
+from .study_file import SCORES, Study
+
+METHOD = (
+    "paired by seed; two-level resampling of seeds and sentences, Owen 2007, with the variance of seeds divided by "
+    "n - 1, their interaction with sentences counted once, and Student's t for few seeds"
+)
+SENTENCES_ALONE = "one seed: sentences resampled alone, so that it holds for these models and not for their systems"
+SEED = 12345
+# What a run's results say of it; all of them numbers but for the last.
+OF_RUNS = ("steps", "parameters", "train_seconds", "tokens_per_second", "target_tokens", "threads", "device")
+
+
+def make_record(study: Study, resolved: Mapping[str, Mapping[str, Any]], *, draws: int) -> dict[str, Any]:
+    """
+    Compare the finished runs of a study.
+
+    Args:
+        resolved: the systems' arguments, from `resolve_arguments`.
+        draws: test sets to draw with replacement.
+
+    Returns:
+        "study", "title", "date", "version", "versions" of the libraries, "compare_with", "score", "method", "draws",
+        "signatures"; "systems": of each its "arguments" and "runs" by seed; "test_sets": of each the number of
+        "sentences" and the digest of its "references", "scores" (by score and system "mean", "sd", "runs") and
+        "comparisons" (by score and system, see `statistics.Comparison`, with "p_holm", corrected over the systems).
+
+    Raises:
+        ValueError: nothing is finished, or translations do not fit their references.
+        OSError: a file is missing or cannot be read.
+    """
+    results = {}
+    for system in study.systems:
+        files = {seed: study.folder(system, seed) / RESULTS for seed in study.seeds}
+        results[system] = {seed: read_json(path) for seed, path in files.items() if path.is_file()}
+    if not any(results.values()):
+        raise ValueError(f"no run of {study.path} is finished in {study.output}; begin with study run")
+    conventions = {str(arguments.get("score_convention", "cased")) for arguments in resolved.values()}
+    if len(conventions) > 1:
+        raise ValueError(f"{study.path}: the systems must have one score_convention, got {sorted(conventions)}")
+    convention = conventions.pop()
+    record: dict[str, Any] = {
+        "study": study.path.stem,
+        "title": study.title,
+        "date": datetime.date.today().isoformat(),
+        "version": __version__,
+        "versions": _versions(results),
+        "compare_with": study.compare_with,
+        "score": study.score,
+        "seeds": study.seeds,
+        "method": METHOD,
+        "draws": draws,
+        "draw_seed": SEED,
+        "signatures": {},
+        "systems": {
+            system: {
+                "arguments": dict(resolved[system]),
+                "runs": {str(seed): {key: found.get(key) for key in OF_RUNS} for seed, found in runs.items()},
+            }
+            for system, runs in results.items()
+        },
+        "test_sets": {},
+    }
+    for name in study.test_sets:
+        part = _test_set(study, name, resolved, results, convention, draws)
+        record["signatures"] = part.pop("signatures")
+        record["test_sets"][name] = part
+    return public_record(record)
+
+
+def _versions(results: Mapping[str, Mapping[int, Mapping[str, Any]]]) -> dict[str, list[str]]:
+    """Of the libraries that the runs were made with; several where these differ."""
+    found: dict[str, set[str]] = {}
+    for runs in results.values():
+        for run in runs.values():
+            for package, version in run.get("versions", {}).items():
+                found.setdefault(package, set()).add(version)
+    return {package: sorted(versions) for package, versions in sorted(found.items())}
+
+
+def _test_set(
+    study: Study,
+    name: str,
+    resolved: Mapping[str, Mapping[str, Any]],
+    results: Mapping[str, Mapping[int, Mapping[str, Any]]],
+    convention: str,
+    draws: int,
+) -> dict[str, Any]:
+    """The part of a record on one test set."""
+    arguments = resolved[study.compare_with]
+    target_lang = str(arguments["target_lang"])
+    references = _references(study, name, arguments)
+    prepared = prepared_texts(references, convention, target_lang)
+    metrics = study_metrics(convention, target_lang)
+    counts: dict[str, dict[tuple[str, int], Floats]] = {score: {} for score in SCORES}
+    for system, runs in results.items():
+        for seed, found in runs.items():
+            path, expected = _translations(study.folder(system, seed), name, study.test_sets[name], found, target_lang)
+            print(f"counting {path}", file=sys.stderr)
+            texts = read_lines(path)
+            if len(texts) != len(references):
+                raise ValueError(f"{path} has {len(texts)} lines, but there are {len(references)} references")
+            texts = prepared_texts(texts, convention, target_lang)
+            for score in SCORES:
+                counts[score][system, seed] = sentence_counts(texts, prepared, metrics[score])
+                _check(path, score, counts[score][system, seed], expected)
+    scores, comparisons = {}, {}
+    for score in SCORES:
+        scores[score], comparisons[score] = _compare_all(study, counts[score], score, draws)
+    return {
+        "file": study.test_sets[name],
+        "sentences": len(references),
+        "references": hashlib.sha256("\n".join(references).encode()).hexdigest(),
+        "scores": scores,
+        "comparisons": comparisons,
+        "signatures": {score: str(metric.get_signature()) for score, metric in metrics.items()},
+    }
+
+
+def _check(path: Path, score: str, counts: Floats, expected: Mapping[str, Any]) -> None:
+    """What a run has reported must come out of its translations and these references."""
+    again = float(SCORERS[score](counts.sum(axis=0)))
+    if score in expected and abs(again - expected[score]) > 1e-6:
+        raise ValueError(
+            f"{path} has {score} {again:.3f} with these references, but its run has reported {expected[score]:.3f}: "
+            "the translations, or the test set, have changed"
+        )
+
+
+def _references(study: Study, name: str, arguments: Mapping[str, Any]) -> list[str]:
+    """The references of a test set."""
+    prefix = study.test_sets[name]
+    own = prefix is None
+    split = "test" if arguments.get("dataset_name") or arguments.get("test_file") else "validation"
+    data = load_split(
+        split if own else "test",
+        source_lang=str(arguments["source_lang"]),
+        target_lang=str(arguments["target_lang"]),
+        file=arguments.get(f"{split}_file") if own else prefix,
+        dataset_name=arguments.get("dataset_name") if own else None,
+        dataset_config_name=arguments.get("dataset_config_name") if own else None,
+        data_dir=arguments.get("data_dir"),
+        max_samples=arguments.get("max_test_samples" if split == "test" else "max_eval_samples") if own else None,
+    )
+    return list(data["target"])
+
+
+def _translations(
+    folder: Path, name: str, prefix: str | None, results: Mapping[str, Any], target_lang: str
+) -> tuple[Path, Mapping[str, Any]]:
+    """The file with a run's translations, and the scores that it has reported of them: those of its last beam size."""
+    if prefix is not None:
+        return translation_file(folder, name, target_lang), {}
+    row = results["scores"][-1]
+    return folder / row["file"], row
+
+
+def _compare_all(
+    study: Study, counts: Mapping[tuple[str, int], Floats], score: str, draws: int
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Scores and comparisons of all systems by one score."""
+    scorer, runs = SCORERS[score], list(counts)
+    values_of = scorer(np.stack([counts[run].sum(axis=0) for run in runs]))
+    drawn = drawn_scores(np.stack([counts[run] for run in runs]), scorer, draws, SEED)
+    columns = {run: index for index, run in enumerate(runs)}
+    sentences = len(counts[runs[0]])
+    means: dict[str, Any] = {}
+    comparisons: dict[str, Any] = {}
+    for system in study.systems:
+        seeds = [seed for seed in study.seeds if (system, seed) in columns]
+        values = [float(values_of[columns[system, seed]]) for seed in seeds]
+        if values:
+            spread = float(np.std(values, ddof=1)) if len(values) > 1 else None
+            runs_by_seed = {str(seed): value for seed, value in zip(seeds, values, strict=True)}
+            means[system] = {
+                "mean": float(np.mean(values)),
+                "sd": spread,
+                "runs": len(values),
+                "by_seed": runs_by_seed,
+            }
+        both = [seed for seed in seeds if (study.compare_with, seed) in columns]
+        if both and system != study.compare_with:
+            ours, theirs = ([columns[side, seed] for seed in both] for side in (system, study.compare_with))
+            found = compare_systems(values_of[ours], values_of[theirs], drawn[:, ours], drawn[:, theirs], sentences)
+            comparisons[system] = {**as_record(found), "method": SENTENCES_ALONE if len(both) == 1 else METHOD}
+    corrected = holm({system: found["p"] for system, found in comparisons.items()})
+    for system, p in corrected.items():
+        comparisons[system]["p_holm"] = p
+    return means, comparisons
+
+
+def of_runs(record: Mapping[str, Any], system: str, key: str) -> float | None:
+    """The mean of a number over the runs of a system, or None."""
+    values: Sequence[Any] = [run.get(key) for run in record["systems"][system]["runs"].values()]
+    numbers = [value for value in values if isinstance(value, int | float)]
+    return sum(numbers) / len(numbers) if numbers else None

@@ -1,0 +1,382 @@
+"""Running a study: a process for each run, several at a time, each of which can be interrupted and gone on with."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TextIO
+
+from ..files import json_text, read_json, write_whole
+from .study_file import Study, extra_test_sets
+
+RESULTS = "results.json"
+RUNS = "runs.json"
+WAITING, RUNNING, FINISHED, FAILED, INTERRUPTED = "waiting", "running", "finished", "failed", "interrupted"
+# seconds
+POLL, PATIENCE = 0.1, 30.0
+# A run's own thread settings would be those of the study's process.
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+def train_command(arguments: Sequence[str]) -> list[str]:
+    """The command line of a process that trains with these arguments."""
+    program = (
+        "import sys; from pathlib import Path; from hf_capsule_mt.training.command import main; "
+        "sys.exit(main(sys.argv[1:], Path('grammar.yaml')))"
+    )
+    return [sys.executable, "-c", program, *arguments]
+
+
+def translate_command(folder: Path, source: Path, output: Path) -> list[str]:
+    """The command line of a process that translates a file with the model of a run."""
+    program = [sys.executable, "-m", "hf_capsule_mt", "translate"]
+    return [*program, str(folder), str(source), "--output", str(output)]
+
+
+@dataclass
+class Run:
+    """
+    One run of a study.
+
+    Attributes:
+        folder: its output.
+        commands: one after the other; the first trains.
+        products: what each of them writes last: a command whose product is there is passed over.
+        state: one of the constants of this module.
+        seconds: how long it ran in this call; before and between calls it does not count.
+        reason: why it has failed.
+    """
+
+    system: str
+    seed: int
+    folder: Path
+    commands: list[list[str]]
+    products: list[Path]
+    state: str = WAITING
+    seconds: float = 0.0
+    score: float | None = None
+    reason: str = ""
+    slot: int = -1
+    began: float = 0.0
+    process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
+
+    @property
+    def log(self) -> Path:
+        """What its processes print."""
+        return self.folder.with_name(f"{self.folder.name}.log")
+
+    def next_command(self) -> list[str] | None:
+        """The first command whose product is not there."""
+        left = (c for c, product in zip(self.commands, self.products, strict=True) if not product.is_file())
+        return next(left, None)
+
+
+@dataclass(frozen=True)
+class Machine:
+    """
+    How the runs share a machine.
+
+    Attributes:
+        jobs: runs at a time.
+        threads: of each.
+        devices: names for CUDA_VISIBLE_DEVICES, which the runs get in turn; none without GPUs.
+    """
+
+    jobs: int
+    threads: int
+    devices: tuple[str, ...] = ()
+
+
+def share_machine(jobs: int | None, threads: int | None, jobs_per_device: int, runs: int) -> Machine:
+    """
+    The machine as it is asked for. By default, runs on GPUs are as many as GPUs times `jobs_per_device`, those on a
+    CPU as many as it has cores, of one thread each: so small models gain most.
+
+    Args:
+        runs: that there are to do, the most that makes sense.
+    """
+    cores, devices = available_cores(), available_devices()
+    wanted = jobs or (len(devices) * jobs_per_device if devices else max(1, cores // (threads or 1)))
+    jobs = max(1, min(wanted, runs))
+    return Machine(jobs, threads or max(1, cores // jobs), devices)
+
+
+def available_cores() -> int:
+    """The cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def available_devices() -> tuple[str, ...]:
+    """The GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them."""
+    import torch
+
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    count = torch.cuda.device_count()
+    names = [name.strip() for name in visible.split(",")] if visible else [str(i) for i in range(count)]
+    return tuple(names[:count])
+
+
+def plan(study: Study, sources: Mapping[str, Path], target_lang: str) -> list[Run]:
+    """
+    All runs of a study in their order; those that are finished say so.
+
+    Args:
+        sources: the source file of each further test set, by name.
+    """
+    runs = []
+    for system, seed in study.runs():
+        folder = study.folder(system, seed)
+        arguments = [*study.systems[system], f"--output_dir={folder}", f"--seed={seed}"]
+        commands = [train_command([*arguments, "--resume_from_checkpoint=true"])]
+        products = [folder / RESULTS]
+        for name in extra_test_sets(study):
+            products.append(translation_file(folder, name, target_lang))
+            commands.append(translate_command(folder, sources[name], products[-1]))
+        run = Run(system, seed, folder, commands, products)
+        if run.next_command() is None:
+            finish(run, study.score)
+        runs.append(run)
+    return runs
+
+
+def translation_file(folder: Path, test_set: str, target_lang: str) -> Path:
+    """Where the translations of a further test set are."""
+    return folder / "translations" / f"study.{test_set.replace(' ', '_')}.{target_lang}"
+
+
+def finish(run: Run, score: str) -> None:
+    """Note that a run is finished, and its last score."""
+    run.state = FINISHED
+    with suppress(OSError, ValueError, KeyError, IndexError, TypeError):
+        results = read_json(run.folder / RESULTS)
+        run.score = float(results["scores"][-1][score])
+        run.seconds = run.seconds or float(results["wall_seconds"])
+
+
+def carry_out(study: Study, runs: Sequence[Run], machine: Machine, display: Display) -> bool:
+    """
+    Carry out what is not finished. A run that fails is noted with its log, and the others go on.
+
+    Returns:
+        Whether all runs are finished.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C or SIGTERM came; all processes have been ended, and can be gone on with.
+    """
+    waiting = [run for run in runs if run.state == WAITING]
+    slots = list(range(machine.jobs))
+    active: list[Run] = []
+    with told_to_stop() as stopping:
+        try:
+            while (waiting or active) and not stopping:
+                while waiting and slots and not stopping:
+                    run = waiting.pop(0)
+                    run.slot = slots.pop(0)
+                    active.append(run)
+                    _start(run, machine)
+                    display.show(runs, machine, run)
+                for run in [run for run in active if _has_ended(run, study, machine)]:
+                    active.remove(run)
+                    slots.append(run.slot)
+                    _record(study, runs)
+                    display.show(runs, machine, run)
+                display.tick(runs, machine)
+                time.sleep(POLL)
+        finally:
+            _stop(active)
+            _record(study, runs)
+        if stopping:
+            display.show(runs, machine)
+            raise KeyboardInterrupt
+    return all(run.state == FINISHED for run in runs)
+
+
+@contextmanager
+def told_to_stop() -> Iterator[list[int]]:
+    """A list that gets the signals which ask this process to end; further ones do not disturb the ending."""
+    received: list[int] = []
+    signals = (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.signal(number, lambda got, _: received.append(got)) for number in signals}
+    try:
+        yield received
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _start(run: Run, machine: Machine) -> None:
+    """Start the next process of a run."""
+    environment = {**os.environ, **dict.fromkeys(THREAD_VARIABLES, str(machine.threads))}
+    if machine.devices:
+        environment["CUDA_VISIBLE_DEVICES"] = machine.devices[run.slot % len(machine.devices)]
+    command = run.next_command()
+    assert command is not None
+    run.log.parent.mkdir(parents=True, exist_ok=True)
+    with run.log.open("ab") as log:
+        # a session of its own: Ctrl-C in a terminal reaches the study alone, which ends its runs in order
+        run.process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, start_new_session=True
+        )
+    run.began = run.began if run.state == RUNNING else time.monotonic()
+    run.state = RUNNING
+
+
+def _has_ended(run: Run, study: Study, machine: Machine) -> bool:
+    """Look after a run: starts its next process, or notes how it has ended."""
+    assert run.process is not None
+    status = run.process.poll()
+    run.seconds = time.monotonic() - run.began
+    if status is None:
+        return False
+    if status != 0:
+        run.state = FAILED
+        run.reason = f"status {status}" if status > 0 else f"ended by signal {-status}"
+    elif run.next_command() is None:
+        finish(run, study.score)
+    elif run.next_command() == run.process.args:
+        run.state, run.reason = FAILED, "it ended without its results"
+    else:
+        _start(run, machine)
+        return False
+    return True
+
+
+def _stop(active: Sequence[Run]) -> None:
+    """End processes, with those that they have started, and wait until they have."""
+    living = [run for run in active if run.process is not None and run.process.poll() is None]
+    for run in living:
+        _signal(run, signal.SIGTERM)
+    for run in living:
+        assert run.process is not None
+        try:
+            run.process.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            _signal(run, signal.SIGKILL)
+            run.process.wait()
+    for run in active:
+        if run.state == RUNNING:
+            run.state = INTERRUPTED
+
+
+def _signal(run: Run, number: int) -> None:
+    assert run.process is not None
+    with suppress(ProcessLookupError):
+        os.killpg(run.process.pid, number)
+
+
+def _record(study: Study, runs: Sequence[Run]) -> None:
+    record: list[dict[str, Any]] = [
+        {
+            "system": run.system,
+            "seed": run.seed,
+            "state": run.state,
+            "seconds": round(run.seconds, 1),
+            "log": run.log.relative_to(study.output).as_posix(),
+            **({"reason": run.reason} if run.reason else {}),
+        }
+        for run in runs
+    ]
+    write_whole(study.output / RUNS, json_text(record, indent=2) + "\n")
+
+
+def remaining_seconds(runs: Sequence[Run], jobs: int) -> float | None:
+    """
+    How long a study will take from now on, from how long its finished runs took: those of the same system, or else of
+    all systems. None before any has finished.
+    """
+    finished = [run for run in runs if run.state == FINISHED and run.seconds]
+    if not finished:
+        return None
+    overall = sum(run.seconds for run in finished) / len(finished)
+    left = []
+    for run in runs:
+        if run.state in (WAITING, RUNNING, INTERRUPTED):
+            same = [other.seconds for other in finished if other.system == run.system]
+            whole = sum(same) / len(same) if same else overall
+            left.append(max(0.0, whole - run.seconds) if run.state == RUNNING else whole)
+    return max(sum(left) / jobs, max(left, default=0.0))
+
+
+def duration(seconds: float) -> str:
+    """A time in words: 45 s, 3 min, 2 h 5 min."""
+    minutes = round(seconds / 60)
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"
+
+
+class Display:
+    """
+    The states of the runs: on a terminal a table that is rewritten in its place, elsewhere a line for each change.
+
+    Args:
+        stream: standard error.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self.stream = stream
+        self.terminal = stream.isatty()
+        self.lines = 0
+        self.shown = 0.0
+
+    def show(self, runs: Sequence[Run], machine: Machine, changed: Run | None = None) -> None:
+        """Show a change of one run, or the states of all."""
+        if self.terminal or changed is None:
+            self._table(runs, machine)
+            return
+        done = sum(run.state in (FINISHED, FAILED) for run in runs)
+        words = f"[{done}/{len(runs)}] {changed.system}, seed {changed.seed}: {_state(changed)}"
+        if changed.state == FAILED:
+            words += f" ({changed.reason}); see {changed.log}"
+        if changed.state in (FINISHED, FAILED):
+            words += f"; {_remaining(runs, machine)}"
+        print(words, file=self.stream, flush=True)
+
+    def tick(self, runs: Sequence[Run], machine: Machine) -> None:
+        """On a terminal, renew the table about once a second."""
+        if self.terminal and time.monotonic() - self.shown > 1:
+            self._table(runs, machine)
+
+    def _table(self, runs: Sequence[Run], machine: Machine) -> None:
+        text = [*state_table(runs), _remaining(runs, machine)]
+        if self.terminal and self.lines:
+            self.stream.write(f"\x1b[{self.lines}A\x1b[J")
+        self.stream.write("".join(f"{line}\n" for line in text))
+        self.stream.flush()
+        self.lines, self.shown = len(text), time.monotonic()
+
+
+def state_table(runs: Sequence[Run]) -> list[str]:
+    """Systems and seeds, with the state of each run; under them the logs of failed ones."""
+    seeds = list(dict.fromkeys(run.seed for run in runs))
+    systems = list(dict.fromkeys(run.system for run in runs))
+    states = {(run.system, run.seed): _state(run) for run in runs}
+    rows = [["", *(f"seed {seed}" for seed in seeds)]]
+    rows += [[system, *(states.get((system, seed), "") for seed in seeds)] for system in systems]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return lines + [f"{run.system}, seed {run.seed}: {run.reason}; see {run.log}" for run in runs if run.reason]
+
+
+def _state(run: Run) -> str:
+    if run.state == FINISHED and run.score is not None:
+        return f"finished {run.score:.1f}"
+    return f"{run.state} {duration(run.seconds)}" if run.state == RUNNING and run.seconds else run.state
+
+
+def _remaining(runs: Sequence[Run], machine: Machine) -> str:
+    count = {state: sum(run.state == state for run in runs) for state in (FINISHED, FAILED)}
+    words = f"{count[FINISHED]} of {len(runs)} runs finished"
+    if count[FAILED]:
+        words += f", {count[FAILED]} failed"
+    if count[FINISHED] + count[FAILED] == len(runs):
+        return words
+    seconds = remaining_seconds(runs, machine.jobs)
+    return f"{words}; {'time unknown yet' if seconds is None else f'about {duration(seconds)} left'}"

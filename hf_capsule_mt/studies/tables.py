@@ -1,0 +1,179 @@
+"""Tables and the figure of a study, from its record alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..analysis.tables import MISSING, Cell, Table, mark_of
+from ..files import json_text, write_whole
+from ..markup import markdown_text
+from .record import SENTENCES_ALONE, of_runs
+from .study_file import SCORES
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+TITLES = {"bleu": "BLEU", "chrf": "chrF", "ter": "TER"}
+RECORD, MARKDOWN, LATEX, FIGURE = "record.json", "table.md", "table.tex", "intervals"
+# inches
+WIDTH, ROW, MARGIN = 6.4, 0.28, 0.9
+# in rows
+BELOW = 0.25
+
+
+def check_record(record: Any, name: str) -> None:
+    """Raises a ValueError, with the file's name, for JSON that is no record of a study."""
+    parts = ("title", "date", "version", "compare_with", "score", "method", "signatures", "systems", "test_sets")
+    missing = [part for part in parts if not isinstance(record, dict) or part not in record]
+    if missing:
+        raise ValueError(f"{name} is no record of a study: it has no {', '.join(missing)}")
+
+
+def score_tables(record: Mapping[str, Any]) -> Iterator[Table]:
+    """A table for each test set: means and standard deviations, and the differences to the compared system."""
+    primary, baseline = record["score"], record["compare_with"]
+    for name, test_set in record["test_sets"].items():
+        header = ["System", "Runs", *(TITLES[score] for score in SCORES)]
+        header += [f"Difference in {TITLES[primary]}", "95 % interval", "p", "p (Holm)"]
+        rows = [_row(system, test_set, primary) for system in record["systems"] if _is_scored(test_set, system)]
+        yield Table(header, rows, _caption(record, name, test_set, baseline), f"tab:{record['study']}:{name}")
+
+
+def run_table(record: Mapping[str, Any]) -> Table:
+    """Sizes and times of the systems."""
+    rows = []
+    for system, part in record["systems"].items():
+        if part["runs"]:
+            time = of_runs(record, system, "train_seconds")
+            cells = [
+                _number(of_runs(record, system, "parameters"), 0),
+                _number(of_runs(record, system, "steps"), 0),
+                ", ".join(part["runs"]),
+                MISSING if time is None else f"{time / 60:,.1f}",
+                _number(of_runs(record, system, "tokens_per_second"), 0),
+            ]
+            rows.append([Cell(system), *map(Cell, cells)])
+    header = ["System", "Parameters", "Updates", "Seeds", "Training, minutes", "Target tokens/s"]
+    devices = {
+        f"{r['device']}, {r['threads']} threads" for p in record["systems"].values() for r in p["runs"].values()
+    }
+    caption = f"Means over the runs ({'; '.join(sorted(devices))}). {_origin(record)}"
+    return Table(header, rows, caption, f"tab:{record['study']}:runs")
+
+
+def _row(system: str, test_set: Mapping[str, Any], primary: str) -> list[Cell]:
+    scores = [test_set["scores"][score][system] for score in SCORES]
+    cells = [Cell(system), Cell(str(scores[0]["runs"]))]
+    found = test_set["comparisons"][primary].get(system)
+    for score, value in zip(SCORES, scores, strict=True):
+        comparison = test_set["comparisons"][score].get(system)
+        mark = "" if comparison is None else mark_of(comparison["p_holm"])
+        spread = "" if value["sd"] is None else f" ± {value['sd']:.1f}"
+        cells.append(Cell(f"{value['mean']:.1f}{spread}", mark))
+    if found is None:
+        return [*cells, *[Cell(MISSING)] * 4]
+    low, high = found["interval"]
+    cells += [Cell(f"{found['difference']:+.2f}"), Cell(f"{low:+.2f} to {high:+.2f}")]
+    return [*cells, Cell(_probability(found["p"])), Cell(_probability(found["p_holm"]))]
+
+
+def _caption(record: Mapping[str, Any], name: str, test_set: Mapping[str, Any], baseline: str) -> str:
+    alone = any(c["method"] == SENTENCES_ALONE for c in test_set["comparisons"][record["score"]].values())
+    sentences = [
+        f"{record['title']}: {name}, {test_set['sentences']:,} sentences. Mean ± standard deviation over the runs.",
+        f"Differences to {baseline}: * p < 0.05, ** p < 0.01 after Holm's correction over the systems.",
+        f"Test: {record['method']}.",
+        *([f"With {SENTENCES_ALONE}."] if alone else []),
+        "sacreBLEU: " + "; ".join(f"{TITLES[score]} {text}" for score, text in record["signatures"].items()) + ".",
+        _origin(record),
+    ]
+    return " ".join(sentences)
+
+
+def _origin(record: Mapping[str, Any]) -> str:
+    return f"hf_capsule_mt {record['version']}, {record['date']}."
+
+
+def _is_scored(test_set: Mapping[str, Any], system: str) -> bool:
+    return system in test_set["scores"][SCORES[0]]
+
+
+def _number(value: float | None, digits: int) -> str:
+    return MISSING if value is None else f"{value:,.{digits}f}"
+
+
+def _probability(p: float) -> str:
+    return "< 0.001" if p < 0.001 else f"{p:.3f}"
+
+
+def markdown(record: Mapping[str, Any]) -> str:
+    """All tables of a record."""
+    tables: Sequence[Table] = [*score_tables(record), run_table(record)]
+    return f"## {markdown_text(record['title'])}\n\n" + "\n".join(table.to_markdown() for table in tables)
+
+
+def latex(record: Mapping[str, Any]) -> str:
+    """All tables of a record."""
+    return "\n".join(table.to_latex() for table in (*score_tables(record), run_table(record)))
+
+
+def interval_figure(record: Mapping[str, Any]) -> Figure:
+    """
+    The difference of each system to the compared one with its 95 % interval, and the runs that it is the mean of: a
+    panel for each test set, by the primary score. The primary score of the compared system is 0.
+    """
+    from ..analysis.agreement_figure import DPI, check_matplotlib
+    from ..analysis.plots import COLOURS
+
+    check_matplotlib()
+    from matplotlib.figure import Figure
+
+    primary, baseline = record["score"], record["compare_with"]
+    sets = record["test_sets"]
+    systems = [s for s in record["systems"] if any(s in t["comparisons"][primary] for t in sets.values())]
+    figure = Figure(figsize=(WIDTH, ROW * len(systems) + MARGIN), dpi=DPI, layout="constrained")
+    panels = figure.subplots(1, len(sets), sharey=True, squeeze=False)[0]
+    for panel, (name, test_set) in zip(panels, sets.items(), strict=True):
+        panel.axvline(0, color="0.7", linewidth=0.8, zorder=0)
+        runs = {system: scores["by_seed"] for system, scores in test_set["scores"][primary].items()}
+        for row, system in enumerate(systems):
+            found = test_set["comparisons"][primary].get(system)
+            if found is None:
+                continue
+            pairs = [value - runs[baseline][seed] for seed, value in runs[system].items() if seed in runs[baseline]]
+            # below the interval, whose mark would hide them
+            panel.plot(pairs, [row + BELOW] * len(pairs), "o", color="0.45", markersize=2.5, zorder=1)
+            panel.plot(found["interval"], [row, row], "-", color=COLOURS[0], linewidth=1.6, zorder=2)
+            panel.plot([found["difference"]], [row], "s", color=COLOURS[0], markersize=5, zorder=3)
+        panel.set_title(name.replace("$", r"\$"), fontsize=9)
+        panel.set_xlabel(f"{TITLES[primary]}, difference to {baseline}".replace("$", r"\$"), fontsize=8)
+        panel.tick_params(labelsize=8)
+        panel.spines[["top", "right"]].set_visible(False)
+    panels[0].set_yticks(range(len(systems)), [system.replace("$", r"\$") for system in systems])
+    panels[0].set_ylim(len(systems) - 0.5, -0.5)
+    return figure
+
+
+def write_tables(record: Mapping[str, Any], folder: Path) -> list[Path]:
+    """
+    Write record, tables and figure of a study.
+
+    Returns:
+        The files. There is no figure without matplotlib (the extra `plots`) or without a comparison.
+    """
+    texts = {RECORD: json_text(record, indent=2) + "\n", MARKDOWN: markdown(record), LATEX: latex(record)}
+    for name, text in texts.items():
+        write_whole(folder / name, text)
+    files = [folder / name for name in texts]
+    compared = any(test_set["comparisons"][record["score"]] for test_set in record["test_sets"].values())
+    try:
+        from ..analysis.plots import save
+
+        if compared:
+            figure = interval_figure(record)
+            files += [save(figure, folder / f"{FIGURE}.{ending}") for ending in ("svg", "png")]
+    except ImportError:
+        pass
+    return files

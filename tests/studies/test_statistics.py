@@ -1,0 +1,163 @@
+"""The test over seeds and sentences: its scores are sacreBLEU's, and its errors are as often as it says."""
+
+import math
+import random
+
+import numpy as np
+import pytest
+
+from hf_capsule_mt.studies.statistics import (
+    SCORERS,
+    compare_systems,
+    corpus_bleu,
+    drawn_scores,
+    holm,
+    sentence_counts,
+    study_metrics,
+    t_probability,
+    t_quantile,
+)
+
+WORDS = ["ein", "Haus", "am", "See", "ist", "sehr", "schön", ",", "aber", "nicht", "groß", "."]
+SENTENCES = 150
+
+
+def texts(count: int, seed: int) -> tuple[list[str], list[str]]:
+    generator = random.Random(seed)
+    references = [" ".join(generator.choices(WORDS, k=generator.randint(1, 12))) for _ in range(count)]
+    hypotheses = [
+        " ".join(word if generator.random() < 0.8 else "Wal" for word in text.split() if generator.random() < 0.95)
+        for text in references
+    ]
+    return hypotheses, references
+
+
+@pytest.mark.parametrize("name", ["bleu", "chrf", "ter"])
+@pytest.mark.parametrize(
+    ("hypotheses", "references"),
+    [
+        pytest.param(*texts(60, 1), id="longer"),
+        pytest.param(*texts(3, 2), id="few"),
+        pytest.param(["ein Haus"], ["ein Haus am See"], id="no 3-grams"),
+        pytest.param(["ein Wal am See ."], ["ein Haus am Meer ."], id="no matches of higher orders"),
+        pytest.param(["", "Wal"], ["ein Haus", "am See"], id="nothing right"),
+        pytest.param([""], ["ein Haus"], id="nothing"),
+    ],
+)
+def test_scores_of_added_up_counts_are_sacrebleus(name, hypotheses, references):
+    metric = study_metrics("cased", "de")[name]
+    counts = sentence_counts(hypotheses, references, metric)
+    expected = metric.corpus_score(hypotheses, [references]).score
+    assert float(SCORERS[name](counts.sum(axis=0))) == pytest.approx(expected, abs=1e-9)
+
+
+def test_drawn_scores_are_those_of_drawn_sentences():
+    hypotheses, references = texts(5, 3)
+    metric = study_metrics("cased", "de")["bleu"]
+    counts = sentence_counts(hypotheses, references, metric)
+    drawn = drawn_scores(np.stack([counts, counts[::-1]]), corpus_bleu, 301, seed=1)
+    multiplicities = np.random.default_rng(1).multinomial(5, [0.2] * 5, size=200)
+    chosen = [index for index, times in enumerate(multiplicities[7]) for _ in range(times)]
+    expected = metric.corpus_score([hypotheses[i] for i in chosen], [[references[i] for i in chosen]]).score
+    assert drawn.shape == (301, 2)
+    assert drawn[7, 0] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("degrees", "quantile"), [(1, 12.7062), (2, 4.3027), (3.5, 2.9403), (10, 2.2281), (1e7, 1.9600)]
+)
+def test_quantiles_are_those_of_the_tables(degrees, quantile):
+    assert t_quantile(0.975, degrees) == pytest.approx(quantile, abs=2e-3 if degrees == 3.5 else 1e-4)
+    assert t_probability(t_quantile(0.975, degrees), degrees) == pytest.approx(0.05)
+
+
+def test_holm():
+    assert holm({"a": 0.01, "b": 0.04, "c": 0.03}) == pytest.approx({"a": 0.03, "b": 0.06, "c": 0.06})
+    assert holm({"a": 0.6, "b": 0.9}) == {"a": 1.0, "b": 1.0}
+
+
+def test_equal_systems_do_not_differ():
+    scores, drawn = np.array([30.0, 31.0]), np.random.default_rng(1).normal(30, 1, (50, 2))
+    result = compare_systems(scores, scores, drawn, drawn, 100)
+    assert (result.difference, result.interval, result.p) == (0.0, (0.0, 0.0), 1.0)
+
+
+def test_one_seed_is_the_sentences_alone():
+    drawn = np.random.default_rng(1).normal(0, 1, (400, 1))
+    result = compare_systems(np.array([32.0]), np.array([30.0]), 2 + drawn, 0 * drawn, 1000)
+    assert result.standard_error == pytest.approx(drawn.std(ddof=1)) and result.degrees == 999 and result.seeds == 1
+
+
+def synthetic_counts(generator, seeds: int, quality: float, seed_effect: float, size: int = SENTENCES, effect=None):
+    """
+    BLEU's counts of a system, [seeds, N, 10]: a word is right with a probability that is the system's, with an effect
+    of each seed, of each sentence on this system, and of both together.
+    """
+    lengths = generator.integers(4, 20, size=size)
+    own = generator.normal(0, 0.8, size) if effect is None else effect
+    logits = quality + generator.normal(0, seed_effect, (seeds, 1)) + own + generator.normal(0, 0.6, (seeds, size))
+    right = 1 / (1 + np.exp(-logits))
+    orders = np.arange(4)
+    total = np.broadcast_to(np.maximum(lengths[:, None] - orders, 0), (seeds, size, 4))
+    correct = generator.binomial(total, right[..., None] ** (1 + 0.6 * orders))
+    both = np.broadcast_to(lengths[:, None], (seeds, size, 2))
+    return np.concatenate([both, correct, total], axis=-1).astype(np.float64)
+
+
+def simulate(repetitions: int, seeds: int, seed_effect: float, gain: float = 0.0):
+    """Comparisons of two systems, one of which is better by `gain`, each with seeds and sentences of its own."""
+    generator = np.random.default_rng(seeds * 1000 + int(100 * seed_effect) + repetitions)
+    for _ in range(repetitions):
+        one, other = (synthetic_counts(generator, seeds, 1 + add, seed_effect) for add in (0.0, gain))
+        counts = np.concatenate([other, one])
+        scores = corpus_bleu(counts.sum(axis=1))
+        drawn = drawn_scores(counts, corpus_bleu, 200, seed=1)
+        halves = (scores[:seeds], scores[seeds:], drawn[:, :seeds], drawn[:, seeds:])
+        yield compare_systems(*halves, SENTENCES)
+
+
+# effects of seeds: none, about as large as those of sentences, and larger than these
+EFFECTS = [pytest.param(0.0, id="no-seeds"), pytest.param(0.1, id="both"), pytest.param(0.5, id="seeds")]
+
+
+@pytest.mark.parametrize("seed_effect", EFFECTS)
+def test_systems_that_do_not_differ_seldom_seem_to(seed_effect):
+    wrong = sum(result.p < 0.05 for result in simulate(120, 3, seed_effect))
+    # of a binomial distribution with 5 %, 99.9 %; a plain two-level bootstrap has 15 and more in the last case
+    assert wrong <= 14
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed_effect", EFFECTS)
+@pytest.mark.parametrize("seeds", [1, 3, 5])
+def test_wrong_in_as_many_cases_as_it_says(seeds, seed_effect):
+    if seeds == 1 and seed_effect:
+        pytest.skip("with one seed it is a test of two models, whatever their seeds")
+    repetitions = 2000
+    wrong = sum(result.p < 0.05 for result in simulate(repetitions, seeds, seed_effect)) / repetitions
+    assert 0.03 <= wrong <= 0.07
+
+
+def true_difference(seed_effect: float, gain: float) -> float:
+    generator = np.random.default_rng(9)
+    means = [
+        corpus_bleu(synthetic_counts(generator, 400, 1 + add, seed_effect, 4000).sum(axis=1)).mean()
+        for add in (0.0, gain)
+    ]
+    return means[1] - means[0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed_effect", EFFECTS)
+def test_intervals_hold_the_true_difference_in_95_of_100_cases(seed_effect):
+    truth, repetitions = true_difference(seed_effect, 0.4), 1500
+    results = list(simulate(repetitions, 3, seed_effect, 0.4))
+    covered = sum(low <= truth <= high for low, high in (result.interval for result in results)) / repetitions
+    assert 0.93 <= covered <= 0.97
+    assert np.mean([result.difference for result in results]) == pytest.approx(truth, abs=0.5)
+
+
+def test_a_large_difference_is_found():
+    results = list(simulate(20, 3, 0.05, gain=1.0))
+    assert sum(result.p < 0.05 for result in results) >= 19
+    assert all(math.isfinite(value) for result in results for value in result.interval)

@@ -1,0 +1,139 @@
+"""Tables of a study: what they say is what the runs' results and translations say."""
+
+import json
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hf_capsule_mt.evaluation.scores import score
+from hf_capsule_mt.studies.command import main
+from hf_capsule_mt.studies.tables import interval_figure
+
+QUALITY = {"plain": 0.5, "linear": 0.97, "same": 0.5}
+SYSTEMS = {"plain": {}, "linear": {"aggregation": "linear"}, "same": {"aggregation": "dynamic"}}
+
+
+@pytest.fixture
+def finished(write_study, corpus, tmp_path):
+    """A study whose runs are finished: results and translations, of which a part of the words is right."""
+
+    def finish(seeds=(1, 2, 3), missing=(), **values) -> Path:
+        path = write_study(systems=SYSTEMS, seeds=list(seeds), **values)
+        references = (corpus / "test.de").read_text(encoding="utf-8").splitlines()
+        for system, quality in QUALITY.items():
+            for seed in seeds:
+                if (system, seed) not in missing:
+                    write_run(tmp_path / "runs" / system / f"seed-{seed}", references, quality, seed)
+        return path
+
+    return finish
+
+
+def write_run(folder: Path, references: list[str], quality: float, seed: int) -> None:
+    generator = random.Random(f"{folder.parent.name} {seed}")
+    texts = [
+        " ".join(word if generator.random() < quality else "null" for word in text.split()) for text in references
+    ]
+    (folder / "translations").mkdir(parents=True)
+    (folder / "translations" / "test.greedy.de").write_text("".join(f"{t}\n" for t in texts), encoding="utf-8")
+    row = {"split": "test", "beams": 1, "file": "translations/test.greedy.de", **score(texts, references)}
+    results = {
+        "scores": [row],
+        "seed": seed,
+        "steps": 6,
+        "parameters": 8176,
+        "train_seconds": 60.0 * seed,
+        "tokens_per_second": 100.0,
+        "threads": 1,
+        "device": "cpu",
+        "versions": {"torch": "2.0"},
+    }
+    (folder / "results.json").write_text(json.dumps(results))
+
+
+def record_of(tmp_path: Path) -> dict:
+    return json.loads((tmp_path / "runs" / "table" / "record.json").read_text())
+
+
+def test_table_has_means_deviations_and_differences(finished, tmp_path, capsys):
+    assert main(["table", str(finished()), "--draws", "500"]) == 0
+    record = record_of(tmp_path)
+    part = record["test_sets"]["test"]
+    for name in ("bleu", "chrf", "ter"):
+        for system in SYSTEMS:
+            paths = [tmp_path / "runs" / system / f"seed-{seed}" / "results.json" for seed in (1, 2, 3)]
+            values = [json.loads(path.read_text())["scores"][0][name] for path in paths]
+            found = part["scores"][name][system]
+            assert found["mean"] == pytest.approx(np.mean(values)) and found["runs"] == 3
+            assert found["sd"] == pytest.approx(np.std(values, ddof=1))
+    better, same = (part["comparisons"]["bleu"][system] for system in ("linear", "same"))
+    assert better["difference"] == pytest.approx(
+        part["scores"]["bleu"]["linear"]["mean"] - part["scores"]["bleu"]["plain"]["mean"]
+    )
+    assert better["p"] < better["p_holm"] < 0.05 < same["p"] and better["interval"][0] > 0 > same["interval"][0]
+    assert part["comparisons"]["ter"]["linear"]["difference"] < 0
+    assert record["systems"]["linear"]["runs"]["2"]["train_seconds"] == 120
+    assert record["systems"]["linear"]["arguments"]["aggregation"] == "linear"
+    output = capsys.readouterr().out
+    assert output == (tmp_path / "runs" / "table" / "table.md").read_text() + "\n"
+    assert f"{better['difference']:+.2f}" in output and "8,176" in output and "1, 2, 3" in output
+    assert record["version"] in output and record["date"] in output and "tok:13a" in output
+
+
+def test_record_alone_gives_the_same_tables(finished, tmp_path, capsys):
+    assert main(["table", str(finished()), "--draws", "200"]) == 0
+    folder = tmp_path / "runs" / "table"
+    names = {path.name for path in folder.iterdir()}
+    assert names == {"record.json", "table.md", "table.tex", "intervals.svg", "intervals.png"}
+    assert main(["table", str(folder / "record.json"), "--table", str(tmp_path / "again")]) == 0
+    for name in names - {"intervals.png"}:
+        assert (tmp_path / "again" / name).read_bytes() == (folder / name).read_bytes(), name
+    # it is committed: no path of this machine
+    assert str(tmp_path) not in (folder / "record.json").read_text()
+
+
+def test_one_seed_and_missing_runs(finished, tmp_path, capsys):
+    assert main(["table", str(finished(missing=[("linear", 1), ("linear", 2), ("same", 1)])), "--draws", "200"]) == 0
+    comparisons = record_of(tmp_path)["test_sets"]["test"]["comparisons"]["bleu"]
+    assert (comparisons["linear"]["seeds"], comparisons["same"]["seeds"]) == (1, 2)
+    assert "sentences resampled alone" in comparisons["linear"]["method"]
+    assert "seeds and sentences" in comparisons["same"]["method"]
+    assert "With one seed: sentences resampled alone" in capsys.readouterr().out
+
+
+def test_changed_translations_are_found(finished, tmp_path, capsys):
+    path = finished()
+    translations = tmp_path / "runs" / "linear" / "seed-2" / "translations" / "test.greedy.de"
+    text = translations.read_text(encoding="utf-8")
+    translations.write_text(text.replace("null", "zehn"), encoding="utf-8")
+    assert main(["table", str(path)]) == 2
+    assert "the translations, or the test set, have changed" in capsys.readouterr().err
+    translations.write_text(text.split("\n", 1)[1], encoding="utf-8")
+    assert main(["table", str(path)]) == 2
+    assert "has 16 lines, but there are 17 references" in capsys.readouterr().err
+
+
+def test_nothing_finished_and_what_is_no_record(write_study, tmp_path, capsys):
+    path = write_study()
+    assert main(["table", str(path)]) == 2
+    assert "begin with study run" in capsys.readouterr().err
+    (tmp_path / "runs").mkdir()
+    assert main(["table", str(path)]) == 2
+    assert "no run of" in capsys.readouterr().err
+    (tmp_path / "other.json").write_text('{"title": "x"}')
+    assert main(["table", str(tmp_path / "other.json")]) == 2
+    assert "is no record of a study: it has no date" in capsys.readouterr().err
+
+
+def test_figure_shows_each_comparison(finished, tmp_path):
+    assert main(["table", str(finished()), "--draws", "200"]) == 0
+    record = record_of(tmp_path)
+    (panel,) = interval_figure(record).axes
+    assert [label.get_text() for label in panel.get_yticklabels()] == ["linear", "same"]
+    comparisons = record["test_sets"]["test"]["comparisons"]["bleu"]
+    drawn = [list(line.get_xdata()) for line in panel.get_lines()]
+    for system in ("linear", "same"):
+        assert comparisons[system]["interval"] in drawn and [comparisons[system]["difference"]] in drawn
+    assert panel.get_xlabel() == "BLEU, difference to plain"
