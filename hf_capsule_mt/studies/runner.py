@@ -27,11 +27,7 @@ THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 def train_command(arguments: Sequence[str]) -> list[str]:
     """The command line of a process that trains with these arguments."""
-    program = (
-        "import sys; from pathlib import Path; from hf_capsule_mt.training.command import main; "
-        "sys.exit(main(sys.argv[1:], Path('grammar.yaml')))"
-    )
-    return [sys.executable, "-c", program, *arguments]
+    return [sys.executable, "-m", "hf_capsule_mt", "train", *arguments]
 
 
 def translate_command(folder: Path, source: Path, output: Path) -> list[str]:

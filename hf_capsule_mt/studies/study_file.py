@@ -10,14 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from ..files import json_text, read_json, write_whole
-from ..recipe_files import read_yaml
+from ..recipe_files import read_recipe, read_yaml
 from ..records import without_secrets
 
 SCORES = ("bleu", "chrf", "ter")
 STUDY = "study.json"
 PACKAGED = Path(__file__).parent
-# Until recipes go by name everywhere, they lie in the checkout.
-RECIPES = PACKAGED.parents[1] / "recipes"
 KEYS = ("title", "recipe", "arguments", "systems", "seeds", "test_sets", "compare_with", "score", "output")
 # What the runner sets for each run.
 RESERVED = ("output_dir", "seed", "resume_from_checkpoint")
@@ -81,15 +79,13 @@ def find_study(name: str) -> Path:
 
 def find_recipe(name: str, folder: Path) -> str:
     """
-    The path of a recipe: as seen from the current folder, from the study's, or one of the project's by name.
+    What `train` is to call a recipe: a file as seen from the current folder or the study's, or a recipe's name.
 
     Raises:
-        ValueError: there is none.
+        ValueError, OSError: there is none, or it is none.
     """
-    for path in (Path(name), folder / name, RECIPES / name, RECIPES / f"{name}.yaml"):
-        if path.is_file():
-            return str(path)
-    raise ValueError(f"there is no recipe {name}: neither a file nor the name of a recipe of this project")
+    beside = folder / name
+    return read_recipe(str(beside) if beside.is_file() and not Path(name).is_file() else name)[-1].name
 
 
 def read_study(path: Path, output: Path | None = None) -> Study:
@@ -158,7 +154,7 @@ def _system(name: str, value: Any, base: Any, common: dict[str, Any], folder: Pa
     try:
         found = find_recipe(_text("recipe", recipe), folder)
         return [found, *_as_arguments({**common, **own})]
-    except ValueError as error:
+    except (ValueError, OSError) as error:
         raise ValueError(f"systems: {name}: {error}") from None
 
 
