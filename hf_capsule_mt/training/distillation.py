@@ -170,7 +170,8 @@ def parse_distillation(argv: Sequence[str]) -> DistillationCommand:
         PROGRAM,
         "Translate the source side of a training corpus with a teacher, and write the result as a training corpus. "
         "RECIPE, a path or a name, holds arguments by name; the command line overrides them. The same command "
-        f"again goes on after an interruption. Of the data arguments only these have a use here: {', '.join(USED_DATA_ARGUMENTS)}.",
+        "again goes on after an interruption. Of the data arguments only these have a use here: "
+        f"{', '.join(USED_DATA_ARGUMENTS)}.",
     )
     parsed = parse_recipe(parser, argv)
     data, distillation = parsed.parts
