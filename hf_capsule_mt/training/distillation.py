@@ -170,8 +170,9 @@ def parse_distillation(argv: Sequence[str]) -> DistillationCommand:
         (DataArguments, DistillationArguments),
         PROGRAM,
         "Translate the source side of a training corpus with a teacher, and write the result as a training corpus. "
-        "RECIPE.yaml holds arguments by name; the command line overrides them. The same command again goes on after "
-        f"an interruption. Of the data arguments only these have a use here: {', '.join(USED_DATA_ARGUMENTS)}.",
+        "RECIPE, a path or a name, holds arguments by name; the command line overrides them. The same command "
+        "again goes on after an interruption. Of the data arguments only these have a use here: "
+        f"{', '.join(USED_DATA_ARGUMENTS)}.",
     )
     parsed = parse_recipe(parser, argv)
     data, distillation = parsed.parts

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from hf_capsule_mt.__main__ import main
+from hf_capsule_mt.__main__ import COMMANDS, main
 from hf_capsule_mt.data.corpus import load_split
 from hf_capsule_mt.evaluation.translate import translate
 from hf_capsule_mt.files import only_writer
@@ -404,12 +404,12 @@ def test_unknown_command_lists_those_there_are(argv, capsys):
     assert main(argv) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("hf_capsule_mt: error: ")
-    assert line.endswith("there are: convert, distill, publish, report, score, translate")
+    assert line.endswith(f"there are: {', '.join(COMMANDS)}")
 
 
 def test_help(capsys):
     assert main(["--help"]) == 0
-    assert "hf_capsule_mt distill RECIPE.yaml" in capsys.readouterr().out
+    assert "hf-capsule-mt distill multi30k/distill" in capsys.readouterr().out
     with pytest.raises(SystemExit) as caught:
         main(["distill", "--help"])
     assert caught.value.code == 0
