@@ -132,9 +132,7 @@ def travelling_text(path: Path) -> str:
         OSError: it cannot be read.
     """
     if not path.stem.isidentifier() or (Path(__file__).parent / "models" / path.name).exists():
-        raise ValueError(
-            f"{path}: an operator's file needs a name that is a Python name and no model file's; rename it"
-        )
+        raise ValueError(f"{path}: rename it to a Python name that no file of the models has")
     try:
         text = path.read_text(encoding="utf-8")
         tree = ast.parse(text)
