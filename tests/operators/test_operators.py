@@ -23,6 +23,7 @@ from hf_capsule_mt.models.pipeline_translation import TranslationPipeline
 from hf_capsule_mt.operators import ENTRY_POINTS, MODELS, load_operators, travelling_text
 from hf_capsule_mt.training import command as training
 from hf_capsule_mt.training.arguments import parse_arguments
+from hf_capsule_mt.training.setup import prepare
 from tiny_models import bart_model, capsule_config, capsule_model, gradients, rnn_model, sentence_batch
 from tiny_translation import SOURCES, TARGETS, tiny_model, tiny_tokenizer
 
@@ -34,6 +35,7 @@ SMALL = {"max_steps": 4, "save_steps": 2, "eval_steps": 4, "max_train_samples": 
 SMALL |= {"max_test_samples": 5, "d_model": 12, "encoder_layers": 2, "decoder_layers": 2, "test_num_beams": 1}
 SMALL |= {"vocab_size": 400, "report_to": "none", "disable_tqdm": "true", "use_cpu": "true"}
 FAMILIES = {"marian": capsule_model, "bart": bart_model, "rnn": rnn_model}
+GRAMMAR = ["--dataset_name", "grammar", "--source_lang", "en", "--target_lang", "de"]
 OPTIONS = {"aggregation": "mean_top", "aggregation_options": {"top": 1}}
 
 
@@ -144,6 +146,48 @@ def test_trusted_or_named_it_translates_the_same(here, capsys):
     forget()
     assert translate("--operators", "mean_top.py") == 0
     assert capsys.readouterr().out == trusted == (here / "sentences.de").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("more", [["--operators", "mean_top.py"], ["--trust_remote_code", "true"]])
+def test_training_goes_on_from_a_model_with_it(here, tmp_path, more):
+    argv = [
+        "--model_name_or_path",
+        "runs/mean_top",
+        "--output_dir",
+        str(tmp_path / "next"),
+        "--dataset_name",
+        "grammar",
+    ]
+    argv += ["--dropout", "0.2"]
+    small = {name: value for name, value in SMALL.items() if not name.endswith("layers") and name != "vocab_size"}
+    arguments = parse_arguments([*argv, *more, *(t for n, v in small.items() for t in (f"--{n}", str(v)))])
+    model = prepare(arguments).model
+    assert model.config.aggregation_options == {"top": 3} and "mean_top" in AGGREGATION_CLASSES
+    assert model.config.dropout == 0.2
+
+
+def test_training_from_it_without_trust_says_what_is_needed(here, tmp_path):
+    argv = [
+        "--model_name_or_path",
+        "runs/mean_top",
+        "--output_dir",
+        str(tmp_path / "next"),
+        "--dataset_name",
+        "grammar",
+    ]
+    with pytest.raises(ValueError, match=r"in mean_top.py, which is not run unasked: .* or --operators FILE"):
+        prepare(parse_arguments([*argv, "--max_train_samples", "50"]))
+
+
+def test_another_text_than_the_saved_one_is_said(tmp_path, caplog):
+    load_operators([write(tmp_path, OPERATOR)])
+    capsule_model(**OPTIONS).save_pretrained(tmp_path / "saved")
+    from_checkpoint(AutoModelForSeq2SeqLM, tmp_path / "saved")
+    assert "another mean_top.py" not in caplog.text
+    forget()
+    load_operators([write(tmp_path, OPERATOR.replace(".mean(dim=-2)", ".sum(dim=-2)"))])
+    from_checkpoint(AutoModelForSeq2SeqLM, tmp_path / "saved")
+    assert "was saved with another mean_top.py than the one that is in use now" in caplog.text
 
 
 def test_an_operator_file_outside_of_the_folder_is_refused(here, tmp_path):
@@ -351,6 +395,7 @@ def test_a_class_that_is_in_no_file_of_its_own_is_saved_with_a_warning(tmp_path,
     with caplog.at_level("WARNING"):
         capsule_model(aggregation="here").save_pretrained(tmp_path / "saved")
     AGGREGATION_CLASSES.pop("here")
+    assert "does not carry its operator, which has to be named to load it" in caplog.text
     assert (tmp_path / "saved/model.safetensors").is_file()
 
 
