@@ -150,14 +150,7 @@ def test_trusted_or_named_it_translates_the_same(here, capsys):
 
 @pytest.mark.parametrize("more", [["--operators", "mean_top.py"], ["--trust_remote_code", "true"]])
 def test_training_goes_on_from_a_model_with_it(here, tmp_path, more):
-    argv = [
-        "--model_name_or_path",
-        "runs/mean_top",
-        "--output_dir",
-        str(tmp_path / "next"),
-        "--dataset_name",
-        "grammar",
-    ]
+    argv = ["--model_name_or_path", "runs/mean_top", "--output_dir", str(tmp_path / "next"), *GRAMMAR]
     argv += ["--dropout", "0.2"]
     small = {name: value for name, value in SMALL.items() if not name.endswith("layers") and name != "vocab_size"}
     arguments = parse_arguments([*argv, *more, *(t for n, v in small.items() for t in (f"--{n}", str(v)))])
@@ -167,14 +160,7 @@ def test_training_goes_on_from_a_model_with_it(here, tmp_path, more):
 
 
 def test_training_from_it_without_trust_says_what_is_needed(here, tmp_path):
-    argv = [
-        "--model_name_or_path",
-        "runs/mean_top",
-        "--output_dir",
-        str(tmp_path / "next"),
-        "--dataset_name",
-        "grammar",
-    ]
+    argv = ["--model_name_or_path", "runs/mean_top", "--output_dir", str(tmp_path / "next"), *GRAMMAR]
     with pytest.raises(ValueError, match=r"in mean_top.py, which is not run unasked: .* or --operators FILE"):
         prepare(parse_arguments([*argv, "--max_train_samples", "50"]))
 
