@@ -229,7 +229,7 @@ for folder in folders:
     AutoTokenizer.from_pretrained(folder, trust_remote_code=True).save_pretrained(folder + "-again")
     again = AutoModelForSeq2SeqLM.from_pretrained(folder + "-again", trust_remote_code=True)
     tokens = torch.arange(3, 15).reshape(2, 6)
-    losses = [float(loaded.eval()(input_ids=tokens, labels=tokens).loss) for loaded in (model, again)]
+    losses = [loaded.eval()(input_ids=tokens, labels=tokens).loss.item() for loaded in (model, again)]
     seen.append([type(config).__module__, operator, losses, translations(folder + "-again")])
 print(json.dumps(seen))
 """
@@ -260,7 +260,7 @@ def test_it_is_loaded_and_saved_again_without_this_package(tmp_path):
         expected = [out["translation_text"] for out in here(SOURCES[:3], num_beams=1, max_new_tokens=12)]
         assert translations == expected
         tokens = torch.arange(3, 15).reshape(2, 6)
-        assert losses == [float(model.eval()(input_ids=tokens, labels=tokens).loss)] * 2
+        assert losses == [model.eval()(input_ids=tokens, labels=tokens).loss.item()] * 2
         kept, saved = ({p.name: p for p in (tmp_path / name).iterdir()} for name in (family, f"{family}-again"))
         assert kept.keys() == saved.keys()
         for name in ("mean_top.py", "modeling_with_operator.py", "config.json"):
