@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,7 +24,9 @@ from transformers.utils import (
 )
 
 from .models.capsule_operators import UnknownAggregationError
-from .operators import OPERATORS_HELP, load_operators
+from .operators import OPERATORS_HELP, load_operators, operator_source
+
+logger = logging.getLogger(__name__)
 
 # What torch.save and pickle write: a zip archive, or the first byte of pickle's protocols 2 and later.
 PICKLE_STARTS = (b"PK\x03\x04", b"\x80")
@@ -45,7 +48,7 @@ def from_checkpoint(kind: Any, name: str | Path, *, trust_remote_code: bool = Fa
     that lies there is loaded if it is trusted, and not registered yet.
 
     Args:
-        kind: AutoConfig, AutoTokenizer, AutoModelForSeq2SeqLM, or a class of models.
+        kind: AutoConfig, AutoTokenizer, AutoModelForSeq2SeqLM, or a class of models or configurations.
         name: directory, or name on the Hub.
         trust_remote_code: run the code that the checkpoint brings, if no class here has its type.
         **options: of from_pretrained; weights are read from safetensors alone.
@@ -55,12 +58,15 @@ def from_checkpoint(kind: Any, name: str | Path, *, trust_remote_code: bool = Fa
             pickle.
         OSError, RuntimeError, SafetensorError, ...: whatever else from_pretrained raises.
     """
-    is_model = kind not in (AutoConfig, AutoTokenizer)
+    is_model = kind not in (AutoConfig, AutoTokenizer) and not issubclass(kind, PreTrainedConfig)
     if is_model:
         check_weights(name)
         options["use_safetensors"] = True
     try:
-        return kind.from_pretrained(name, trust_remote_code=trust_remote_code, **options)
+        loaded = kind.from_pretrained(name, trust_remote_code=trust_remote_code, **options)
+        if is_model:
+            _compare_operators(name, loaded[0] if isinstance(loaded, tuple) else loaded)
+        return loaded
     except StrictDataclassError as error:
         if not isinstance(error.__cause__, UnknownAggregationError):
             raise
@@ -95,6 +101,15 @@ def _load_its_operator(name: str | Path, trusted: bool, reason: ValueError, revi
             f"--trust_remote_code if you trust it, or --operators FILE with your own"
         )
     load_operators([str(cached_file(str(name), file, revision=revision))])
+
+
+def _compare_operators(name: str | Path, model: Any) -> None:
+    """Say so where a model was saved with another text of its operator than the one that is in use."""
+    file = getattr(model.config, "operator_file", None)
+    if not isinstance(file, str) or not (saved := Path(name) / os.path.basename(file)).is_file():
+        return
+    if operator_source(model.config) != saved.read_text(encoding="utf-8"):
+        logger.warning(f"{name} was saved with another {file} than the one that is in use now")
 
 
 def add_trust_argument(parser: argparse.ArgumentParser) -> None:

@@ -12,6 +12,7 @@ import ast
 import importlib
 import importlib.util
 import json
+import logging
 import os
 import re
 import sys
@@ -21,12 +22,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from transformers.utils import logging
-
 from .files import write_whole
 from .models.capsule_operators import AFTER_SAVING, AGGREGATION_CLASSES, FINDERS, operator_file
 
-logger = logging.get_logger(__name__)
+logger = logging.getLogger(__name__)
 
 ENTRY_POINTS = "hf_capsule_mt.aggregations"
 MODELS = "hf_capsule_mt.models"
@@ -132,9 +131,7 @@ def travelling_text(path: Path) -> str:
         OSError: it cannot be read.
     """
     if not path.stem.isidentifier() or (Path(__file__).parent / "models" / path.name).exists():
-        raise ValueError(
-            f"{path}: an operator's file needs a name that is a Python name and no model file's; rename it"
-        )
+        raise ValueError(f"{path}: rename it to a Python name that no file of the models has")
     try:
         text = path.read_text(encoding="utf-8")
         tree = ast.parse(text)

@@ -211,11 +211,12 @@ def _model(arguments: Arguments, tokenizer: PreTrainedTokenizerBase) -> PreTrain
     given = _known(config_class, arguments.model.given())
     kept = ARCHITECTURE_DEFAULTS[config_class.model_type]
     options = {key: value for key, value in given.items() if key not in kept}
-    config = _loading("model", name, partial(_valid, config_class.from_pretrained), **options)
+    trusted = {"trust_remote_code": arguments.data.trust_remote_code}
+    config = _loading("model", name, partial(_valid, partial(from_checkpoint, config_class, **trusted)), **options)
     other = [f"{k}={getattr(config, k)}, not {given[k]}" for k in given if getattr(config, k) != given[k]]
     if other:
         logger.warning(f"{name} keeps its own architecture: {'; '.join(other)}")
-    load = partial(from_checkpoint, AutoModelForSeq2SeqLM, trust_remote_code=arguments.data.trust_remote_code)
+    load = partial(from_checkpoint, AutoModelForSeq2SeqLM, **trusted)
     model = _loading("model", name, load, config=config, dtype=torch.float32)
     if model.generation_config.max_length is not None:
         # generate warns of two limits where the other one is given

@@ -1,6 +1,6 @@
 """An operator from outside, the one of docs/operators.md: trained, loaded, reported, saved, and taken to the Hub."""
 
-import importlib.metadata
+import importlib
 import json
 import os
 import re
@@ -19,9 +19,11 @@ from hf_capsule_mt.evaluation.checkpoints import checkpoint_fingerprint
 from hf_capsule_mt.hub.export import export
 from hf_capsule_mt.loading import from_checkpoint
 from hf_capsule_mt.models.capsule_operators import AGGREGATION_CLASSES, known_aggregations, register_aggregation
+from hf_capsule_mt.models.pipeline_translation import TranslationPipeline
 from hf_capsule_mt.operators import ENTRY_POINTS, MODELS, load_operators, travelling_text
 from hf_capsule_mt.training import command as training
 from hf_capsule_mt.training.arguments import parse_arguments
+from hf_capsule_mt.training.setup import prepare
 from tiny_models import bart_model, capsule_config, capsule_model, gradients, rnn_model, sentence_batch
 from tiny_translation import SOURCES, TARGETS, tiny_model, tiny_tokenizer
 
@@ -33,6 +35,7 @@ SMALL = {"max_steps": 4, "save_steps": 2, "eval_steps": 4, "max_train_samples": 
 SMALL |= {"max_test_samples": 5, "d_model": 12, "encoder_layers": 2, "decoder_layers": 2, "test_num_beams": 1}
 SMALL |= {"vocab_size": 400, "report_to": "none", "disable_tqdm": "true", "use_cpu": "true"}
 FAMILIES = {"marian": capsule_model, "bart": bart_model, "rnn": rnn_model}
+GRAMMAR = ["--dataset_name", "grammar", "--source_lang", "en", "--target_lang", "de"]
 OPTIONS = {"aggregation": "mean_top", "aggregation_options": {"top": 1}}
 
 
@@ -145,6 +148,34 @@ def test_trusted_or_named_it_translates_the_same(here, capsys):
     assert capsys.readouterr().out == trusted == (here / "sentences.de").read_text(encoding="utf-8")
 
 
+@pytest.mark.parametrize("more", [["--operators", "mean_top.py"], ["--trust_remote_code", "true"]])
+def test_training_goes_on_from_a_model_with_it(here, tmp_path, more):
+    argv = ["--model_name_or_path", "runs/mean_top", "--output_dir", str(tmp_path / "next"), *GRAMMAR]
+    argv += ["--dropout", "0.2"]
+    small = {name: value for name, value in SMALL.items() if not name.endswith("layers") and name != "vocab_size"}
+    arguments = parse_arguments([*argv, *more, *(t for n, v in small.items() for t in (f"--{n}", str(v)))])
+    model = prepare(arguments).model
+    assert model.config.aggregation_options == {"top": 3} and "mean_top" in AGGREGATION_CLASSES
+    assert model.config.dropout == 0.2
+
+
+def test_training_from_it_without_trust_says_what_is_needed(here, tmp_path):
+    argv = ["--model_name_or_path", "runs/mean_top", "--output_dir", str(tmp_path / "next"), *GRAMMAR]
+    with pytest.raises(ValueError, match=r"in mean_top.py, which is not run unasked: .* or --operators FILE"):
+        prepare(parse_arguments([*argv, "--max_train_samples", "50"]))
+
+
+def test_another_text_than_the_saved_one_is_said(tmp_path, caplog):
+    load_operators([write(tmp_path, OPERATOR)])
+    capsule_model(**OPTIONS).save_pretrained(tmp_path / "saved")
+    from_checkpoint(AutoModelForSeq2SeqLM, tmp_path / "saved")
+    assert "another mean_top.py" not in caplog.text
+    forget()
+    load_operators([write(tmp_path, OPERATOR.replace(".mean(dim=-2)", ".sum(dim=-2)"))])
+    from_checkpoint(AutoModelForSeq2SeqLM, tmp_path / "saved")
+    assert "was saved with another mean_top.py than the one that is in use now" in caplog.text
+
+
 def test_an_operator_file_outside_of_the_folder_is_refused(here, tmp_path):
     config = json.loads((here / "runs/mean_top/config.json").read_text(encoding="utf-8"))
     for name in ("../mean_top.py", "/etc/passwd", 3):
@@ -179,49 +210,61 @@ def test_another_aggregation_leaves_the_operator_behind(here, tmp_path):
     from_checkpoint(AutoModelForSeq2SeqLM, tmp_path / "linear")
 
 
+# what someone does who has transformers alone: load, translate, save again
 CLEAN = """
 import json, sys
 sys.modules["hf_capsule_mt"] = None
+import torch
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer, pipeline
-folder, again, sentences = json.load(sys.stdin)
+folders, sentences = json.load(sys.stdin)
 def translations(place):
-    return [out["translation_text"] for out in pipeline("translation", model=place, trust_remote_code=True)(sentences)]
-config = AutoConfig.from_pretrained(folder, trust_remote_code=True)
-model = AutoModelForSeq2SeqLM.from_pretrained(folder, trust_remote_code=True)
-found = [type(config).__module__, type(model.model.encoder.aggregation.combine).__module__, translations(folder)]
-model.save_pretrained(again)
-AutoTokenizer.from_pretrained(folder).save_pretrained(again)
-print(json.dumps([*found, translations(again)]))
+    translator = pipeline("translation", model=place, trust_remote_code=True)
+    return [out["translation_text"] for out in translator(sentences, num_beams=1, max_new_tokens=12)]
+seen = []
+for folder in folders:
+    config = AutoConfig.from_pretrained(folder, trust_remote_code=True)
+    model = AutoModelForSeq2SeqLM.from_pretrained(folder, trust_remote_code=True)
+    operator = type(model.get_encoder().aggregation.combine).__module__
+    model.save_pretrained(folder + "-again")
+    AutoTokenizer.from_pretrained(folder, trust_remote_code=True).save_pretrained(folder + "-again")
+    again = AutoModelForSeq2SeqLM.from_pretrained(folder + "-again", trust_remote_code=True)
+    tokens = torch.arange(3, 15).reshape(2, 6)
+    losses = [loaded.eval()(input_ids=tokens, labels=tokens).loss.item() for loaded in (model, again)]
+    seen.append([type(config).__module__, operator, losses, translations(folder + "-again")])
+print(json.dumps(seen))
 """
 
 
-@pytest.fixture(params=["marian", "rnn"])
-def exported(request, tmp_path):
+def test_it_is_loaded_and_saved_again_without_this_package(tmp_path):
     load_operators([write(tmp_path, OPERATOR)])
-    model = FAMILIES[request.param](vocab_size=len(tiny_tokenizer()), **OPTIONS)
-    model.save_pretrained(tmp_path / "run")
-    tiny_tokenizer().save_pretrained(tmp_path / "run")
-    export(tmp_path / "run", tmp_path / "hub")
-    return tmp_path
-
-
-def test_it_is_loaded_and_saved_again_without_this_package(exported):
+    for family in ("marian", "rnn"):
+        model = FAMILIES[family](vocab_size=len(tiny_tokenizer()), **OPTIONS)
+        model.save_pretrained(tmp_path / "run")
+        tiny_tokenizer().save_pretrained(tmp_path / "run")
+        export(tmp_path / "run", tmp_path / family)
     finished = subprocess.run(
         [sys.executable, "-I", "-c", CLEAN],
-        input=json.dumps([str(exported / "hub"), str(exported / "again"), SOURCES]),
+        input=json.dumps([[str(tmp_path / "marian"), str(tmp_path / "rnn")], SOURCES[:3]]),
         capture_output=True,
         text=True,
-        env={**os.environ, "HF_HUB_OFFLINE": "1", "HF_MODULES_CACHE": str(exported / "modules")},
+        env={**os.environ, "HF_HUB_OFFLINE": "1", "HF_MODULES_CACHE": str(tmp_path / "modules")},
     )
     assert finished.returncode == 0, finished.stderr[-3000:]
-    config, operator, first, again = json.loads(finished.stdout)
-    assert config.endswith(".modeling_with_operator") and operator.endswith(".mean_top")
-    assert config.startswith("transformers_modules.") and operator.startswith("transformers_modules.")
-    assert first == again and len(set(first)) > 1
-    kept, saved = ({p.name: p for p in (exported / name).iterdir()} for name in ("hub", "again"))
-    assert kept.keys() == saved.keys()
-    for name in ("mean_top.py", "modeling_with_operator.py", "config.json"):
-        assert kept[name].read_bytes() == saved[name].read_bytes(), name
+    for family, (config, operator, losses, translations) in zip(
+        ("marian", "rnn"), json.loads(finished.stdout), strict=True
+    ):
+        assert config.endswith(".modeling_with_operator") and operator.endswith(".mean_top")
+        assert config.startswith("transformers_modules.") and operator.startswith("transformers_modules.")
+        model = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / family)
+        here = TranslationPipeline(model=model, tokenizer=tiny_tokenizer(), task="translation")
+        expected = [out["translation_text"] for out in here(SOURCES[:3], num_beams=1, max_new_tokens=12)]
+        assert translations == expected
+        tokens = torch.arange(3, 15).reshape(2, 6)
+        assert losses == [model.eval()(input_ids=tokens, labels=tokens).loss.item()] * 2
+        kept, saved = ({p.name: p for p in (tmp_path / name).iterdir()} for name in (family, f"{family}-again"))
+        assert kept.keys() == saved.keys()
+        for name in ("mean_top.py", "modeling_with_operator.py", "config.json"):
+            assert kept[name].read_bytes() == saved[name].read_bytes(), name
 
 
 BAD_FILES = {
@@ -317,7 +360,7 @@ def test_an_installed_package_by_its_entry_point(tmp_path, monkeypatch):
     metadata.mkdir()
     write(metadata, "Metadata-Version: 2.1\nName: theirs\nVersion: 1.0\n", "METADATA")
     write(metadata, f"[{ENTRY_POINTS}]\nmean_top = theirs.mean_top\nother = theirs.mean_top\n", "entry_points.txt")
-    importlib.metadata.MetadataPathFinder.invalidate_caches()
+    importlib.invalidate_caches()
     assert "theirs.mean_top" not in sys.modules
     assert capsule_config(**OPTIONS).aggregation == "mean_top"
     with pytest.raises(StrictDataclassError, match=r"other = theirs\.mean_top does not register 'other'"):
@@ -338,6 +381,7 @@ def test_a_class_that_is_in_no_file_of_its_own_is_saved_with_a_warning(tmp_path,
     with caplog.at_level("WARNING"):
         capsule_model(aggregation="here").save_pretrained(tmp_path / "saved")
     AGGREGATION_CLASSES.pop("here")
+    assert "does not carry its operator, which has to be named to load it" in caplog.text
     assert (tmp_path / "saved/model.safetensors").is_file()
 
 
