@@ -25,6 +25,7 @@ from . import report
 from .averaging import STATE, average_checkpoints, checkpoint_step, checkpoints_by_step, find_damage
 from .divergence import nonfinite_weights
 from .failures import RunFailure, explain_failed_writes
+from .monitoring import describe_machine
 from .setup import RESULTS, Setup
 from .trainer import SAVED, CapsuleSeq2SeqTrainer
 
@@ -51,7 +52,7 @@ def run(setup: Setup, argv: Sequence[str] = (), trainer: CapsuleSeq2SeqTrainer |
     trainer = trainer or build_trainer(setup)
     main = trainer.is_world_process_zero()
     if main:
-        print(describe(setup, trainer))
+        print(f"{describe(setup, trainer)}\n{describe_machine(trainer)}", flush=True)
     remedy = "make room, and go on from the last complete checkpoint with --resume_from_checkpoint true"
     with explain_failed_writes(Path(training.output_dir), remedy):
         # before training, in the course of which the checkpoint may be deleted
