@@ -9,7 +9,7 @@ from accelerate import DistributedType
 
 from hf_capsule_mt.training.arguments import parse_arguments
 from hf_capsule_mt.training.monitoring import MONITORED, describe_machine, measure, samples
-from hf_capsule_mt.training.run import build_trainer
+from hf_capsule_mt.training.run import build_trainer, check_sharding
 from hf_capsule_mt.training.setup import prepare
 from tiny_models import GUIDED, capsule_model, rnn_model
 from tiny_translation import SOURCES, TARGETS, tiny_tokenizer
@@ -110,3 +110,13 @@ def test_what_accelerate_does_not_do_is_said(monkeypatch):
     launched = {"ACCELERATE_MIXED_PRECISION": "no", "MASTER_ADDR": "127.0.0.1"}
     assert "ONE process, though accelerate was asked for several" in machine(monkeypatch, **launched)
     assert "ONE process" not in machine(monkeypatch, DistributedType.MULTI_CPU, 2, **launched)
+
+
+def test_what_a_sharded_model_cannot_do_is_refused_before_training(command):
+    setup = prepare(parse_arguments(command(average_checkpoints=2)))
+    trainer = build_trainer(setup)
+    trainer.is_fsdp_enabled = True
+    with pytest.raises(ValueError, match="leave out validation_file, test_file, average_checkpoints"):
+        check_sharding(trainer, setup)
+    setup = prepare(parse_arguments(command(validation_file=None, test_file=None, eval_strategy="no")))
+    check_sharding(trainer, setup)
