@@ -311,6 +311,11 @@ class GuidedStatistics:
         if bags is not None:
             self._add_overlaps(*bags)
 
+    def shares(self) -> list[float]:
+        """The probability of each group, mean over the source words, then over the steps; as many as there are."""
+        _check_added(self.count)
+        return (self._totals.sum(dim=0) / self.count).tolist()
+
     def _add_overlaps(self, past: Tensor, future: Tensor, labels: Tensor) -> None:
         for row, ids in enumerate(labels):
             steps = int((ids != IGNORE_INDEX).sum())
@@ -437,7 +442,7 @@ def collect(
         while window := list(islice(pairs, WINDOW)):
             examples, cut = forced_examples(model, tokenizer, *zip(*window, strict=True))
             num_cut += cut
-            for batch in _batches(examples, max_tokens):
+            for batch in batches_of_similar_length(examples, max_tokens):
                 _add(parts, model, forced_batch(model, tokenizer, batch))
                 done += len(batch)
                 if progress is not None:
@@ -508,7 +513,9 @@ def _add(parts: dict[str, Any], model: PreTrainedModel, batch: dict[str, Tensor]
     parts["guided"].update(assignment, source_mask, target_mask, bags)
 
 
-def _batches(examples: Sequence[dict[str, list[int]]], max_tokens: int) -> Iterable[list[dict[str, list[int]]]]:
+def batches_of_similar_length(
+    examples: Sequence[dict[str, list[int]]], max_tokens: int
+) -> Iterable[list[dict[str, list[int]]]]:
     """Pairs of similar length, longest first; each batch padded holds at most `max_tokens` tokens on either side."""
     ordered = sorted(examples, key=lambda example: -_length(example))
     start = 0

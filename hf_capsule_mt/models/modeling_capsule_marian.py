@@ -1,5 +1,7 @@
 """Marian with dynamic layer aggregation (Dou et al. 2019) and guided dynamic routing (Zheng et al. 2019)."""
 
+from typing import ClassVar
+
 import torch
 from torch import nn
 from transformers import MarianMTModel
@@ -36,6 +38,7 @@ class CapsuleMarianModel(CapsuleSeq2SeqModelMixin, MarianModel):
     """Encoder and decoder without a head."""
 
     config_class = CapsuleMarianConfig
+    _no_split_modules: ClassVar[list[str]] = ["MarianEncoderLayer", "MarianDecoderLayer", "LayerAggregation"]
 
     def __init__(self, config: CapsuleMarianConfig) -> None:
         # MarianModel.__init__ would build the plain stacks first, only to throw them away
@@ -61,6 +64,7 @@ class CapsuleMarianMTModel(CapsuleForConditionalGenerationMixin, MarianMTModel):
     """
 
     config_class = CapsuleMarianConfig
+    _no_split_modules: ClassVar[list[str]] = ["MarianEncoderLayer", "MarianDecoderLayer", "LayerAggregation"]
 
     def __init__(self, config: CapsuleMarianConfig) -> None:
         MarianPreTrainedModel.__init__(self, config)

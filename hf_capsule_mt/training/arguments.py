@@ -6,6 +6,7 @@ import dataclasses
 import difflib
 import json
 import math
+import sys
 import typing
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -275,6 +276,9 @@ class CapsuleSeq2SeqTrainingArguments(Seq2SeqTrainingArguments):
         self._check()
         # unless told, several processes on a machine without an accelerator do not find each other
         self.use_cpu = self.use_cpu or not torch.accelerator.is_available()
+        # a bar that is drawn anew fills a log that is a file
+        if self.disable_tqdm is None and not sys.stderr.isatty():
+            self.disable_tqdm = True
         super().__post_init__()
 
     def _check(self) -> None:

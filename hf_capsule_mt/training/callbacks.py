@@ -77,6 +77,36 @@ class ThroughputCallback(TrainerCallback, ExportableState):
         return {"tokens_per_second": round(speed, 1), "target_tokens": self.tokens}
 
 
+def evaluation_line(step: int, logs: dict[str, float]) -> str:
+    """The scores of an evaluation, on one line."""
+    loss = f"loss {logs['eval_loss']:.3f}, " if "eval_loss" in logs else ""
+    return (
+        f"step {step}: {loss}BLEU {logs['eval_bleu']:.2f}, chrF {logs['eval_chrf']:.2f}, "
+        f"TER {logs['eval_ter']:.2f} ({logs['eval_runtime']:.0f} s)"
+    )
+
+
+class LineCallback(TrainerCallback):
+    """One line for every logging step and every evaluation in the place of a bar: for logs that are files."""
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, float] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        if not state.is_world_process_zero or not logs:
+            return
+        if "tokens_per_second" in logs:
+            of = f" of {state.max_steps}" if state.max_steps > 0 else ""
+            speed = f"{logs['tokens_per_second']:,.0f} tokens/s"
+            print(f"step {state.global_step}{of}: training loss {logs['loss']:.3f}, {speed}", flush=True)
+        elif "eval_bleu" in logs:
+            print(evaluation_line(state.global_step, logs), flush=True)
+
+
 class TokenProgressCallback(ProgressCallback):
     """The Trainer's progress bar with loss and tokens per second on it; only evaluations print a line."""
 
@@ -95,7 +125,4 @@ class TokenProgressCallback(ProgressCallback):
                 f"loss {logs['loss']:.3f}, {logs['tokens_per_second']:,.0f} tokens/s", refresh=False
             )
         elif "eval_bleu" in logs:
-            self.training_bar.write(
-                f"step {state.global_step}: BLEU {logs['eval_bleu']:.2f}, chrF {logs['eval_chrf']:.2f}, "
-                f"TER {logs['eval_ter']:.2f} ({logs['eval_runtime']:.0f} s)"
-            )
+            self.training_bar.write(evaluation_line(state.global_step, logs))

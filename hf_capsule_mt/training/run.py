@@ -25,6 +25,7 @@ from . import report
 from .averaging import STATE, average_checkpoints, checkpoint_step, checkpoints_by_step, find_damage
 from .divergence import nonfinite_weights
 from .failures import RunFailure, explain_failed_writes
+from .monitoring import describe_machine
 from .setup import RESULTS, Setup
 from .trainer import SAVED, CapsuleSeq2SeqTrainer
 
@@ -51,7 +52,7 @@ def run(setup: Setup, argv: Sequence[str] = (), trainer: CapsuleSeq2SeqTrainer |
     trainer = trainer or build_trainer(setup)
     main = trainer.is_world_process_zero()
     if main:
-        print(describe(setup, trainer))
+        print(f"{describe(setup, trainer)}\n{describe_machine(trainer)}", flush=True)
     remedy = "make room, and go on from the last complete checkpoint with --resume_from_checkpoint true"
     with explain_failed_writes(Path(training.output_dir), remedy):
         # before training, in the course of which the checkpoint may be deleted
@@ -141,9 +142,29 @@ def build_trainer(setup: Setup) -> CapsuleSeq2SeqTrainer:
         source_lang=str(setup.arguments.data.source_lang),
         callbacks=callbacks,
     )
+    check_sharding(trainer, setup)
     # For the libraries that an optimizer may need.
     trainer.get_optimizer_cls_and_kwargs(training, setup.model)
     return trainer
+
+
+def check_sharding(trainer: CapsuleSeq2SeqTrainer, setup: Setup) -> None:
+    """
+    Refuse what a model cannot do while its parameters are spread over processes, before it is trained.
+
+    Raises:
+        ValueError: says what to leave out.
+    """
+    training = setup.arguments.training
+    if not trainer.is_fsdp_enabled:
+        return
+    asked = [f"{name}_file" for name in ("validation", "test") if getattr(setup, name) is not None]
+    asked += ["average_checkpoints"] if training.average_checkpoints > 1 else []
+    if asked:
+        raise ValueError(
+            "FSDP: a sharded model can be trained, but neither translates nor is averaged; leave out "
+            f"{', '.join(asked)} (and eval_strategy), and score the finished model with the command translate"
+        )
 
 
 def describe(setup: Setup, trainer: CapsuleSeq2SeqTrainer) -> str:

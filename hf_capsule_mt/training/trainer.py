@@ -14,7 +14,14 @@ from datasets import Dataset
 from torch import nn
 from torch.utils.data import DataLoader
 from tqdm.auto import tqdm
-from transformers import PreTrainedModel, PreTrainedTokenizerBase, ProgressCallback, Seq2SeqTrainer, TrainerCallback
+from transformers import (
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    PrinterCallback,
+    ProgressCallback,
+    Seq2SeqTrainer,
+    TrainerCallback,
+)
 
 from ..data.batching import EncodedPairs, TokenBatchSampler, TranslationCollator
 from ..data.tokenizer import forget_last_call
@@ -24,8 +31,9 @@ from ..evaluation.translate import translate
 from ..files import write_whole
 from .arguments import CapsuleSeq2SeqTrainingArguments
 from .averaging import checkpoint_step, is_complete, rotate_checkpoints
-from .callbacks import EpochCallback, ThroughputCallback, TokenProgressCallback
+from .callbacks import EpochCallback, LineCallback, ThroughputCallback, TokenProgressCallback
 from .divergence import DivergenceCallback
+from .monitoring import measure, samples, show_samples
 
 # key of the log's entries about saved checkpoints
 SAVED = "saved"
@@ -82,9 +90,8 @@ class CapsuleSeq2SeqTrainer(Seq2SeqTrainer):
             # The default flow (when to log, evaluate and save) comes before these, the progress bar after them.
             callbacks=[EpochCallback(self.batch_sampler), ThroughputCallback(), self.divergence, *callbacks],
         )
-        if not args.disable_tqdm:
-            self.remove_callback(ProgressCallback)
-            self.add_callback(TokenProgressCallback)
+        self.remove_callback(PrinterCallback if args.disable_tqdm else ProgressCallback)
+        self.add_callback(LineCallback if args.disable_tqdm else TokenProgressCallback)
 
     @property
     def throughput(self) -> ThroughputCallback:
@@ -181,12 +188,13 @@ class CapsuleSeq2SeqTrainer(Seq2SeqTrainer):
         **gen_kwargs: Any,
     ) -> dict[str, float]:
         """
-        Translate the data set and score it: BLEU, chrF and TER.
+        Translate the data set and score it: BLEU, chrF and TER; measure the loss and what the capsules do on the first
+        sentences of it, and show some translations in TensorBoard (see `monitoring`).
 
         Args:
             eval_dataset: raw pairs, by default the validation set.
             ignore_keys: without effect; the parent's signature.
-            metric_key_prefix: "eval" gives eval_bleu, eval_chrf, eval_ter and eval_runtime (seconds).
+            metric_key_prefix: "eval" gives eval_bleu, eval_chrf, eval_ter, eval_loss and eval_runtime (seconds).
             gen_kwargs: for `model.generate`; by default the beam size and length penalty of the arguments.
         """
         dataset = self.eval_dataset if eval_dataset is None else eval_dataset
@@ -197,8 +205,18 @@ class CapsuleSeq2SeqTrainer(Seq2SeqTrainer):
             hypotheses, dataset["target"], convention=self.args.score_convention, target_lang=self.target_lang
         )
         metrics = {f"{metric_key_prefix}_{name}": value for name, value in scores.items() if name != "signatures"}
+        measured = measure(
+            self.model,
+            self.processing_class,
+            dataset["source"],
+            dataset["target"],
+            max_tokens=self.args.eval_max_tokens_per_batch,
+        )
+        metrics |= {f"{metric_key_prefix}_{name}": value for name, value in measured.items()}
         metrics[f"{metric_key_prefix}_runtime"] = round(time.perf_counter() - start, 3)
         self.log(metrics)
+        if self.is_world_process_zero():
+            show_samples(self, samples(dataset["source"], hypotheses, dataset["target"]))
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics
 

@@ -177,7 +177,7 @@ def test_progress_bar_shows_loss_speed_and_evaluations(command, capsys):
     train(command, disable_tqdm="false", max_steps=4, save_strategy="no", logging_steps=1)
     output = capsys.readouterr()
     assert "loss " in output.err and " tokens/s" in output.err
-    lines = [line for line in output.out.splitlines() if line.startswith("step 4: BLEU ")]
+    lines = [line for line in output.out.splitlines() if line.startswith("step 4: loss ")]
     assert len(lines) == 1 and "chrF" in lines[0] and "TER" in lines[0]
 
 
@@ -188,7 +188,9 @@ def test_tensorboard_gets_loss_speed_and_scores(command, tmp_path):
     (events,) = (tmp_path / "run").rglob("events.out.tfevents.*")
     log = EventAccumulator(str(events)).Reload()
     tags = log.Tags()["scalars"]
-    assert {"train/loss", "train/tokens_per_second", "eval/bleu", "eval/chrf", "eval/ter"} <= set(tags)
+    assert {"train/loss", "train/tokens_per_second", "eval/bleu", "eval/chrf", "eval/ter", "eval/loss"} <= set(tags)
+    text = log.Tensors("eval/samples/text_summary")[-1].tensor_proto.string_val[0].decode()
+    assert text.splitlines()[0] == "| source | translation | reference |" and len(text.splitlines()) == 2 + 5
 
 
 def test_the_trainer_writes_this_projects_card(command, tmp_path):
