@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
+import subprocess  # nosec B404
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, TextIO, cast
 
 from ..files import json_text, read_json, write_whole
 from .study_file import Study, extra_test_sets
@@ -212,12 +212,11 @@ def _start(run: Run, machine: Machine) -> None:
     environment = {**os.environ, **dict.fromkeys(THREAD_VARIABLES, str(machine.threads))}
     if machine.devices:
         environment["CUDA_VISIBLE_DEVICES"] = machine.devices[run.slot % len(machine.devices)]
-    command = run.next_command()
-    assert command is not None
+    command = cast(list[str], run.next_command())
     run.log.parent.mkdir(parents=True, exist_ok=True)
     with run.log.open("ab") as log:
         # a session of its own: Ctrl-C in a terminal reaches the study alone, which ends its runs in order
-        run.process = subprocess.Popen(
+        run.process = subprocess.Popen(  # nosec B603
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, start_new_session=True
         )
     run.began = run.began if run.state == RUNNING else time.monotonic()
@@ -226,8 +225,8 @@ def _start(run: Run, machine: Machine) -> None:
 
 def _has_ended(run: Run, study: Study, machine: Machine) -> bool:
     """Look after a run: starts its next process, or notes how it has ended."""
-    assert run.process is not None
-    status = run.process.poll()
+    process = cast("subprocess.Popen[bytes]", run.process)
+    status = process.poll()
     run.seconds = time.monotonic() - run.began
     if status is None:
         return False
@@ -236,7 +235,7 @@ def _has_ended(run: Run, study: Study, machine: Machine) -> bool:
         run.reason = f"status {status}" if status > 0 else f"ended by signal {-status}"
     elif run.next_command() is None:
         finish(run, study.score)
-    elif run.next_command() == run.process.args:
+    elif run.next_command() == process.args:
         run.state, run.reason = FAILED, "it ended without its results"
     else:
         _start(run, machine)
@@ -246,25 +245,23 @@ def _has_ended(run: Run, study: Study, machine: Machine) -> bool:
 
 def _stop(active: Sequence[Run]) -> None:
     """End processes, with those that they have started, and wait until they have."""
-    living = [run for run in active if run.process is not None and run.process.poll() is None]
-    for run in living:
-        _signal(run, signal.SIGTERM)
-    for run in living:
-        assert run.process is not None
+    living = [process for run in active if (process := run.process) is not None and process.poll() is None]
+    for process in living:
+        _signal(process, signal.SIGTERM)
+    for process in living:
         try:
-            run.process.wait(PATIENCE)
+            process.wait(PATIENCE)
         except subprocess.TimeoutExpired:
-            _signal(run, signal.SIGKILL)
-            run.process.wait()
+            _signal(process, signal.SIGKILL)
+            process.wait()
     for run in active:
         if run.state == RUNNING:
             run.state = INTERRUPTED
 
 
-def _signal(run: Run, number: int) -> None:
-    assert run.process is not None
+def _signal(process: subprocess.Popen[bytes], number: int) -> None:
     with suppress(ProcessLookupError):
-        os.killpg(run.process.pid, number)
+        os.killpg(process.pid, number)
 
 
 def _record(study: Study, runs: Sequence[Run]) -> None:

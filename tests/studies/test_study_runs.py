@@ -185,9 +185,7 @@ def test_one_process_at_a_time(write_study, stand_in, tmp_path, capsys):
             {"systems": {"plain": {"droput": 1}}}, "systems: plain: unknown argument --droput", id="argument"
         ),
         pytest.param({"systems": {"plain": {"seed": 3}}}, "systems: plain: seed is set by the study", id="reserved"),
-        pytest.param(
-            {"systems": {"plain": "no/recipe"}}, "systems: plain: there is no recipe 'no/recipe'", id="recipe"
-        ),
+        pytest.param({"systems": {"plain": "no/recipe"}}, "systems: plain: no recipe no/recipe", id="recipe"),
         pytest.param({"systems": {"../x": {}}}, "'../x' cannot be a name", id="name"),
         pytest.param({"systems": {"plain": {}, "Plain": {}}}, "two names are the same", id="same folder"),
         pytest.param({"test_sets": {"more": "more"}}, "test_sets: more: there is no file", id="test set"),
