@@ -5,15 +5,26 @@ import pickle
 
 import pytest
 import torch
+import transformers
+from packaging.version import Version
 from peft import LoraConfig, get_peft_model
 from torch._dynamo.testing import CompileCounter
-from transformers import AutoModel, BartForConditionalGeneration, GenerationConfig, pipeline
+from transformers import AutoModel, BartForConditionalGeneration, GenerationConfig, MarianMTModel, pipeline
 
 from hf_capsule_mt.data.tokenizer import train_tokenizer
 from hf_capsule_mt.models.capsule_layers import CapsuleLinear, CapsuleMatrix
 from hf_capsule_mt.models.capsule_losses import bag_of_words_logits_loss, bag_of_words_loss
 from hf_capsule_mt.models.capsule_recurrent import LSTM
-from tiny_models import PAD, VOCAB, bart_model, capsule_model, plain_bart_config, rnn_model, sentence_batch
+from tiny_models import (
+    PAD,
+    VOCAB,
+    bart_model,
+    capsule_model,
+    plain_bart_config,
+    plain_config,
+    rnn_model,
+    sentence_batch,
+)
 
 LOSSES = {"bow_loss_weight": 1.0, "bca_loss_weight": 0.7}
 GUIDED = {
@@ -137,18 +148,25 @@ COMPILED = {
 }
 
 
-@pytest.mark.parametrize("system", COMPILED)
-def test_training_over_many_shapes_compiles_at_most_two_graphs(system):
-    build, fields = COMPILED[system]
-    model, counter = build(**fields, dropout=0.0).train(), CompileCounter()
+def graphs_of(model):
+    """Into how many graphs training over many shapes is compiled."""
+    counter = CompileCounter()
     torch._dynamo.reset()
-    compiled = torch.compile(model, backend=counter)
+    compiled = torch.compile(model.train(), backend=counter)
     for index, shape in enumerate(SHAPES):
         batch = dense_batch(*shape, seed=index)
         loss = compiled(**batch).loss
         loss.backward()
         torch.testing.assert_close(loss, model(**batch).loss)
-    assert counter.frame_count <= 2
+    return counter.frame_count
+
+
+@pytest.mark.parametrize("system", COMPILED)
+def test_training_over_many_shapes_compiles_at_most_two_graphs(system):
+    if Version(transformers.__version__) < Version("5.20") and graphs_of(MarianMTModel(plain_config(dropout=0.0))) > 2:
+        pytest.skip("this version of transformers breaks the graphs of plain models")
+    build, fields = COMPILED[system]
+    assert graphs_of(build(**fields, dropout=0.0)) <= 2
 
 
 def exported(model, dynamic_shapes):
