@@ -14,6 +14,9 @@ from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 
 INTERRUPTED = 130
+# what the user can mend
+USER_ERRORS = (ValueError, OSError, ImportError, StrictDataclassError, SafetensorError)
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def run_command(program: str, command: Callable[[], None], *, after_interruption: str = "") -> int:
@@ -38,13 +41,15 @@ def run_command(program: str, command: Callable[[], None], *, after_interruption
     except KeyboardInterrupt:
         _say(program, f"interrupted{after_interruption}")
         return INTERRUPTED
-    except (ValueError, OSError, ImportError, StrictDataclassError, SafetensorError) as error:
-        full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-        _say(program, f"error: {error}{'; make room, and give the same command again' if full else ''}")
-    except (MemoryError, RuntimeError) as error:
-        if not _out_of_memory(error):
+    except Exception as error:
+        if _is_full(error):
+            _say(program, f"error: {error}; make room, and give the same command again")
+        elif isinstance(error, USER_ERRORS):
+            _say(program, f"error: {error}")
+        elif _out_of_memory(error):
+            _say(program, "error: there is not enough memory; give a smaller --max_tokens, or --num_beams")
+        else:
             raise
-        _say(program, "error: there is not enough memory; give a smaller --max_tokens, or --num_beams")
     try:
         _flush()
     except OSError:
@@ -64,6 +69,12 @@ def _flush() -> None:
 def _say(program: str, message: str) -> None:
     line = re.sub(r"\s*\n\s*", " ", message.strip())
     print(f"{program}: {line}", file=sys.stderr)
+
+
+def _is_full(error: Exception) -> bool:
+    """Whether a disk or a file can take no more; native writers of weights and tokenizers say so in words alone."""
+    said = re.search(r"\(os error (\d+)\)", str(error))
+    return getattr(error, "errno", None) in FULL or (said is not None and int(said[1]) in FULL)
 
 
 def _out_of_memory(error: Exception) -> bool:
