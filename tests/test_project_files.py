@@ -26,7 +26,7 @@ def test_hooks_run_the_tools_of_the_environment():
 
 
 def test_the_citation_has_the_papers_of_the_cards():
-    citation, papers = read("CITATION.cff"), read("hub_cards/citations.yaml")
+    citation, papers = read("CITATION.cff"), read("hf_capsule_mt/hub/card/citations.yaml")
     assert citation["authors"] == [{"name": "hf_capsule_mt contributors"}]
     titles = [reference["title"] for reference in citation["references"]]
     assert len(titles) == len(papers) == 3

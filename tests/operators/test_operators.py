@@ -69,7 +69,7 @@ def place(tmp_path_factory):
             forget()
             if words[1] == "train.py":
                 fewer = [token for name, value in SMALL.items() for token in (f"--{name}", str(value))]
-                assert training.main([*words[2:], *fewer], Path("none.yaml")) == 0
+                assert training.main([*words[2:], *fewer]) == 0
             else:
                 assert words[:3] == ["python", "-m", "hf_capsule_mt"] and main(words[3:]) == 0, line
     finally:
@@ -118,7 +118,7 @@ def test_the_run_is_of_the_operator_and_carries_it(here):
 
 def test_the_run_can_be_resumed(here, capsys):
     argv = ["mean_top.yaml", *(t for n, v in SMALL.items() for t in (f"--{n}", str(v)))]
-    assert training.main([*argv, "--resume_from_checkpoint", "true"], Path("none.yaml")) == 0
+    assert training.main([*argv, "--resume_from_checkpoint", "true"]) == 0
 
 
 def test_the_page_loads_it_in_python(here):
