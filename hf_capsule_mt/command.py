@@ -13,6 +13,8 @@ import torch
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 
+from .files import system_error
+
 INTERRUPTED = 130
 # what the user can mend
 USER_ERRORS = (ValueError, OSError, ImportError, StrictDataclassError, SafetensorError)
@@ -42,7 +44,7 @@ def run_command(program: str, command: Callable[[], None], *, after_interruption
         _say(program, f"interrupted{after_interruption}")
         return INTERRUPTED
     except Exception as error:
-        if _is_full(error):
+        if system_error(error) in FULL:
             _say(program, f"error: {error}; make room, and give the same command again")
         elif isinstance(error, USER_ERRORS):
             _say(program, f"error: {error}")
@@ -69,12 +71,6 @@ def _flush() -> None:
 def _say(program: str, message: str) -> None:
     line = re.sub(r"\s*\n\s*", " ", message.strip())
     print(f"{program}: {line}", file=sys.stderr)
-
-
-def _is_full(error: Exception) -> bool:
-    """Whether a disk or a file can take no more; native writers of weights and tokenizers say so in words alone."""
-    said = re.search(r"\(os error (\d+)\)", str(error))
-    return getattr(error, "errno", None) in FULL or (said is not None and int(said[1]) in FULL)
 
 
 def _out_of_memory(error: Exception) -> bool:

@@ -171,6 +171,12 @@ def _whole_file(path: Path) -> Iterator[BinaryIO]:
         raise
 
 
+def system_error(error: Exception) -> int | None:
+    """The system's number of an error, if it has one; libraries in Rust put it into their text."""
+    said = re.search(r"\(os error (\d+)\)", str(error))
+    return int(said[1]) if said else getattr(error, "errno", None)
+
+
 def empty_folder(output: str | Path) -> Path:
     """The path, if a new directory can be written there; a ValueError says what to do otherwise."""
     output = Path(output)

@@ -7,10 +7,9 @@ from typing import Any, TypeVar
 import torch
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
-from transformers.generation import MaxLengthCriteria, StoppingCriteriaList
 
 from ..models.capsule_configuration import CapsuleConfigMixin
-from ..models.pipeline_translation import end_token_ids, generate_translations, generation_value, max_positions
+from ..models.pipeline_translation import end_token_ids, generate_translations, generation_value
 from .encoding import (
     check_parallel,
     encode_prompts,
@@ -255,10 +254,6 @@ def _generate(
     generate_kwargs = limit_given_length(model, tokenizer, generate_kwargs, prompts.shape[1])
     if prompts.shape[1] > 1:
         generate_kwargs = {**generate_kwargs, "decoder_input_ids": prompts}
-        if (positions := max_positions(model.config, "decoder")) is not None:
-            # a limit of new tokens, which a saved model has, does not count the prompt
-            criteria = [*(generate_kwargs.get("stopping_criteria") or ()), MaxLengthCriteria(positions)]
-            generate_kwargs["stopping_criteria"] = StoppingCriteriaList(criteria)
     with limit_own_length(model, tokenizer, prompts.shape[1]):
         sequences, lengths = generate_translations(model, input_ids, attention_mask, generate_kwargs)
     pairs = []

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from ..files import system_error
+
 FULL = (errno.ENOSPC, errno.EDQUOT)
 # errors of writing alone
 UNWRITABLE = (*FULL, errno.EFBIG, errno.EROFS)
@@ -42,9 +44,7 @@ def explain_failed_writes(folder: Path, remedy: str) -> Iterator[None]:
 
 def _why_not_written(error: Exception) -> str | None:
     text = " ".join(str(error).split())
-    code = error.errno if isinstance(error, OSError) else None
-    # libraries in Rust put the number into their text
-    code = next((number for number in UNWRITABLE if f"os error {number})" in text), code)
+    code = system_error(error)
     if code in FULL:
         return f"the disk is full ({text})"
     if code in UNWRITABLE:
