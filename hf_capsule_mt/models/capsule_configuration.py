@@ -15,6 +15,8 @@ CAPSULE_INPUTS = ("all_layers", "own_layer")
 LINEAR_INPUTS = ("layers", "votes")
 AGGREGATION_INITS = ("identity", "paper")
 GUIDED_ROUTINGS = ("none", "routing", "classifier", "attention")
+GUIDED_LOSSES = ("bow_loss_weight", "bca_loss_weight")
+GUIDED_LOSS_NORMALIZATIONS = ("sentence", "token")
 # fields whose default is d_model
 FOLLOW_D_MODEL = ("num_capsules", "aggregation_hidden_size", "guided_hidden_size")
 
@@ -55,6 +57,8 @@ class CapsuleConfigMixin:
             give. Defaults to d_model.
         bow_loss_weight, bca_loss_weight (`float`): lambda_1 and lambda_2, the weights of the bag-of-words and the
             bilingual content agreement loss (1 in the paper); 0 leaves a loss and its parameters out.
+        guided_loss_normalization (`str`): how the steps of a sentence count in these losses: "sentence", as printed,
+            or "token", which weighs them more (see `capsule_losses`).
         label_smoothing (`float`): label smoothing of the cross-entropy, in [0, 1), applied inside the model.
     """
 
@@ -90,6 +94,7 @@ class CapsuleConfigMixin:
     guided_hidden_size: int | None = None
     bow_loss_weight: float | int = 0.0
     bca_loss_weight: float | int = 0.0
+    guided_loss_normalization: str = "sentence"
     label_smoothing: float | int = 0.0
 
     def __post_init__(self, **kwargs: Any) -> None:
@@ -120,6 +125,9 @@ class CapsuleConfigMixin:
                 f"{cls.__name__} can start from a checkpoint of type {types}, but this one is of type "
                 f"'{model_type}'; load it with AutoModelForSeq2SeqLM instead"
             )
+        if "transformers_version" in config_dict and any(config_dict.get(name) for name in GUIDED_LOSSES):
+            # trained and saved before there was a choice
+            config_dict = {"guided_loss_normalization": "token"} | config_dict
         fields = {field.name for field in dataclasses.fields(cls)}
         overrides = {name: kwargs.pop(name) for name in list(kwargs) if name in fields and name != "dtype"}
         # sizes that default to d_model follow it when it is overridden
@@ -214,7 +222,8 @@ class CapsuleConfigMixin:
                 f"num_past_capsules={self.num_past_capsules} and num_future_capsules={self.num_future_capsules} "
                 "must be the same number: half of the capsules are PAST, half are FUTURE"
             )
-        for name in ("bow_loss_weight", "bca_loss_weight"):
+        check_choice("guided_loss_normalization", self.guided_loss_normalization, GUIDED_LOSS_NORMALIZATIONS)
+        for name in GUIDED_LOSSES:
             weight = getattr(self, name)
             if not 0 <= weight < float("inf"):
                 raise ValueError(f"{name}={weight} must be a number of at least 0")

@@ -119,6 +119,7 @@ class GuidedHead(InitialisesItself, nn.Module):
         width, size = config.d_model, config.guided_capsule_size
         self.num_past, self.num_future = config.num_past_capsules, config.num_future_capsules
         self.scale = math.sqrt(size)
+        self.normalization = config.guided_loss_normalization
         # w of the scores, [D] or [G, D]; None where nothing is scored
         self.score_weight: nn.Parameter | None = None
         self.activation_fn = ACT2FN[config.activation_function]
@@ -175,7 +176,7 @@ class GuidedHead(InitialisesItself, nn.Module):
     def losses(
         self, guided: GuidedOutput, states: Tensor, labels: Tensor, output_projection: nn.Module
     ) -> dict[str, Tensor]:
-        """The guided losses that have a weight, unweighted sums over the target positions.
+        """The guided losses that have a weight, unweighted sums over the sentences.
 
         Args:
             guided: from forward.
@@ -195,13 +196,15 @@ class GuidedHead(InitialisesItself, nn.Module):
             for bag, capsules in groups.items():
                 contents = self.bow_contents(bag, capsules)
                 if plain:
-                    bags.append(bag_of_words_loss(contents, cast(nn.Linear, output_projection).weight, labels, bag))
+                    weight = cast(nn.Linear, output_projection).weight
+                    bags.append(bag_of_words_loss(contents, weight, labels, bag, self.normalization))
                 else:
-                    bags.append(bag_of_words_logits_loss(output_projection(contents), labels, bag))
+                    logits = output_projection(contents)
+                    bags.append(bag_of_words_logits_loss(logits, labels, bag, self.normalization))
             losses["bow_loss"] = torch.stack(bags).sum()
         if self.bca_proj is not None:
             sides = [
-                content_agreement_loss(capsules, states, self.bca_proj[bag](), labels, bag)
+                content_agreement_loss(capsules, states, self.bca_proj[bag](), labels, bag, self.normalization)
                 for bag, capsules in groups.items()
             ]
             losses["bca_loss"] = torch.stack(sides).sum()

@@ -67,38 +67,43 @@ def guided_attention(
     return _weighted_votes(h, w_votes, a, group_sizes), torch.stack([torch.stack(row) for row in a])
 
 
-def bag_of_words_loss(contents: Tensor, output_embedding: Tensor, labels: Tensor, bag: str) -> Tensor:
-    """One of the two terms of L_BOW (section 3.3) for one sentence, summed over its decoding steps.
+def bag_of_words_loss(
+    contents: Tensor, output_embedding: Tensor, labels: Tensor, bag: str, normalization: str = "sentence"
+) -> Tensor:
+    """One of the two terms of L_BOW (section 3.3) for one sentence, 1/T sum_t -log p(bag_t).
 
     contents W_BOW Omega_t: [T, d], output_embedding E: [V, d], labels: [T], where -100 is no word. The PAST bag is
     y_{<t} and the FUTURE bag y_{>=t}, because y_t is still to be produced at step t, and an empty bag contributes
-    nothing. Deviation: the mean over a bag takes the place of the printed sum.
+    nothing. "token", not in the paper, is sum_t of the mean over the words of the bag.
     """
     steps = [t for t, label in enumerate(labels.tolist()) if label != -100]
     total = contents.new_zeros(())
     for t in steps:
         p = softmax([(e * contents[t]).sum() for e in output_embedding])
-        log_probabilities = []
-        for tau in steps:
-            if (tau < t) if bag == "past" else (tau >= t):
-                log_probabilities.append(torch.log(p[labels[tau]]))
-        if log_probabilities:
-            total = total - sum(log_probabilities) / len(log_probabilities)
+        bag_of_t = [labels[tau] for tau in steps if ((tau < t) if bag == "past" else (tau >= t))]
+        if not bag_of_t:
+            continue
+        probability = contents.new_ones(())
+        for word in bag_of_t:
+            probability = probability * p[word]
+        total = total - torch.log(probability) / (len(steps) if normalization == "sentence" else len(bag_of_t))
     return total
 
 
-def content_agreement_loss(capsules: Tensor, states: Tensor, projection: Tensor, labels: Tensor, bag: str) -> Tensor:
-    """One of the two terms of L_BCA (section 3.3) for one sentence, summed over its decoding steps.
+def content_agreement_loss(
+    capsules: Tensor, states: Tensor, projection: Tensor, labels: Tensor, bag: str, normalization: str = "sentence"
+) -> Tensor:
+    """One of the two terms of L_BCA (section 3.3) for one sentence, 1/T sum_t.
 
     capsules Omega_t, concatenated: [T, K], states z: [T, d], projection W_BCA: [K, d], labels: [T], where -100 is no
-    word. As printed, z_t belongs to both sides.
+    word. As printed, z_t belongs to both sides. "token", not in the paper, is sum_t.
     """
     steps = [t for t, label in enumerate(labels.tolist()) if label != -100]
     total = capsules.new_zeros(())
     for t in steps:
         side = [states[tau] for tau in steps if ((tau <= t) if bag == "past" else (tau >= t))]
         difference = capsules[t] - projection @ (sum(side) / len(side))
-        total = total + (difference * difference).sum()
+        total = total + (difference * difference).sum() / (len(steps) if normalization == "sentence" else 1)
     return total
 
 

@@ -131,6 +131,9 @@ class ModelArguments:
     bca_loss_weight: float | None = argument(
         "Of the bilingual content agreement loss of guided routing (paper: 1); new model: 0."
     )
+    guided_loss_normalization: Literal["sentence", "token"] | None = argument(
+        "How the steps of a sentence count in the guided losses; new model: sentence, as printed."
+    )
     source_memory: Literal["simple", "capsule", "attention", "hybrid"] | None = argument(
         "capsule-rnn: what the decoder reads of the source (Wang et al. 2019); new model: capsule."
     )

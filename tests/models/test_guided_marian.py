@@ -1,10 +1,12 @@
 """Guided routing in the model: its parent at the start, its losses as printed, its votes once per source."""
 
 import copy
+import json
 
 import pytest
 import torch
-from transformers import MarianMTModel
+from huggingface_hub.errors import StrictDataclassClassValidationError
+from transformers import AutoModelForSeq2SeqLM, MarianMTModel
 from transformers.modeling_outputs import BaseModelOutput
 
 from hf_capsule_mt import CapsuleMarianMTModel
@@ -98,8 +100,9 @@ def test_capsules_start_with_a_say(plain_checkpoint):
 
 
 @guided
-def test_losses_are_the_papers(system):
-    model = guided_model(system, label_smoothing=0.1).double()
+@pytest.mark.parametrize("normalization", ["sentence", "token"])
+def test_losses_are_the_papers(system, normalization):
+    model = guided_model(system, label_smoothing=0.1, guided_loss_normalization=normalization).double()
     batch = sentence_batch()
     out = model(**batch)
     states = model.model(
@@ -115,9 +118,9 @@ def test_losses_are_the_papers(system):
         for bag in ("past", "future"):
             capsules = getattr(contents, bag)[row]
             predicted = capsules * head.scale @ head.bow_proj[bag].weight.T
-            bow += reference.bag_of_words_loss(predicted, model.lm_head.weight, labels, bag)
+            bow += reference.bag_of_words_loss(predicted, model.lm_head.weight, labels, bag, normalization)
             bca += reference.content_agreement_loss(
-                capsules, states.last_hidden_state[row], head.bca_proj[bag].weight, labels, bag
+                capsules, states.last_hidden_state[row], head.bca_proj[bag].weight, labels, bag, normalization
             )
     tokens = (batch["labels"] != -100).sum()
     torch.testing.assert_close(out.bow_loss, bow / tokens)
@@ -211,7 +214,7 @@ def test_bag_of_words_predictions_are_those_of_the_loss():
         words = [label for label in labels if label != -100]
         for t in range(len(words)):
             for log_probs, bag in ((past, words[:t]), (future, words[t:])):
-                total -= sum(log_probs[row, t, word] for word in bag) / max(len(bag), 1)
+                total -= sum(log_probs[row, t, word] for word in bag) / len(words)
         tokens += len(words)
     torch.testing.assert_close(model(**batch).bow_loss, total / tokens)
 
@@ -401,3 +404,23 @@ def test_size_of_the_papers_model():
     votes, scores = 6 * 256 * 512, 256 * (512 + 256 + 256) + 256
     feed_forward = (512 + 4 * 256 + 1) * 512 + (512 + 1) * 512
     assert sum(added.values()) == votes + scores + feed_forward + 2 * 512 * 512 + 2 * 512 * 512
+
+
+@pytest.mark.parametrize("saved", [True, False], ids=["with the field", "before there was one"])
+def test_saved_models_keep_the_normalization_that_they_were_trained_with(saved, tmp_path):
+    guided_model().save_pretrained(tmp_path)
+    path = tmp_path / "config.json"
+    values = json.loads(path.read_text())
+    assert values["guided_loss_normalization"] == "sentence"
+    if not saved:
+        del values["guided_loss_normalization"]
+        path.write_text(json.dumps(values))
+    for loaded in (CapsuleMarianMTModel.from_pretrained(tmp_path), AutoModelForSeq2SeqLM.from_pretrained(tmp_path)):
+        assert loaded.config.guided_loss_normalization == ("sentence" if saved else "token")
+    asked = CapsuleMarianMTModel.from_pretrained(tmp_path, guided_loss_normalization="sentence")
+    assert asked.config.guided_loss_normalization == "sentence"
+
+
+def test_normalization_of_the_config_is_checked():
+    with pytest.raises(StrictDataclassClassValidationError, match="guided_loss_normalization='word' is not known"):
+        capsule_config(guided_routing="routing", guided_loss_normalization="word")

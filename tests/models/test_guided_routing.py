@@ -519,6 +519,7 @@ loss_sizes = pytest.mark.parametrize("sizes", LOSS_SIZES, ids=str)
 losses = pytest.mark.parametrize("loss", ["bag of words", "content agreement"])
 LOSSES = {"bag of words": bag_of_words_loss, "content agreement": content_agreement_loss}
 REFERENCES = {"bag of words": reference.bag_of_words_loss, "content agreement": reference.content_agreement_loss}
+normalizations = pytest.mark.parametrize("normalization", ["sentence", "token"])
 BATCH = 4
 STEPS = ("contents", "capsules", "states")  # tensors of shape [B, T, ...]; the others are parameters
 
@@ -547,16 +548,38 @@ def make_labels(sizes):
 @loss_sizes
 @bags
 @losses
-def test_losses_are_those_of_section_3_3(loss, bag, sizes):
+@normalizations
+def test_losses_are_those_of_section_3_3(loss, bag, sizes, normalization):
     inputs, labels = make_loss_inputs(loss, sizes), make_labels(sizes)
     slow = 0 * sum(
         tensor.sum() for tensor in inputs.values()
     )  # a sentence without a bag has a loss of 0, not a constant
     for row, y in enumerate(labels):
         one = {name: tensor[row] if name in STEPS else tensor for name, tensor in inputs.items()}
-        slow = slow + REFERENCES[loss](**one, labels=y, bag=bag)
+        slow = slow + REFERENCES[loss](**one, labels=y, bag=bag, normalization=normalization)
     without_past = tuple(inputs) if (loss, bag, sizes.T) == ("bag of words", "past", 1) else ()
-    assert_same_with_gradients(LOSSES[loss](**inputs, labels=labels, bag=bag), slow, inputs, zeros=without_past)
+    fast = LOSSES[loss](**inputs, labels=labels, bag=bag, normalization=normalization)
+    assert_same_with_gradients(fast, slow, inputs, zeros=without_past)
+
+
+@bags
+@losses
+def test_losses_of_a_batch_are_those_of_its_sentences(loss, bag):
+    sizes = LOSS_SIZES[0]
+    inputs, labels = make_loss_inputs(loss, sizes), make_labels(sizes)
+    alone = [
+        LOSSES[loss](**{n: t[row : row + 1] if n in STEPS else t for n, t in inputs.items()}, labels=y, bag=bag)
+        for row, y in enumerate(labels.split(1))
+    ]
+    torch.testing.assert_close(LOSSES[loss](**inputs, labels=labels, bag=bag), sum(alone), rtol=1e-12, atol=0)
+
+
+@bags
+@losses
+def test_normalization_is_checked(loss, bag):
+    inputs, labels = make_loss_inputs(loss, LOSS_SIZES[0]), make_labels(LOSS_SIZES[0])
+    with pytest.raises(ValueError, match="'sentence' or 'token', not 'word'"):
+        LOSSES[loss](**inputs, labels=labels, bag=bag, normalization="word")
 
 
 @bags
@@ -581,19 +604,29 @@ def bag_of_words_example():
 
 def test_bag_of_words_loss_of_an_example():
     past = [
-        0.0,  # step 1, {}
-        -math.log(9 / 14),  # step 2, {2}
-        -(math.log(3 / 6) + math.log(3 / 6)) / 2,  # step 3, {2, 2}
+        [],  # step 1, {}
+        [9 / 14],  # step 2, {2}
+        [3 / 6, 3 / 6],  # step 3, {2, 2}
     ]
     future = [
-        -(math.log(3 / 6) + math.log(3 / 6) + math.log(1 / 6)) / 3,  # step 1, {2, 2, 0}
-        -(math.log(9 / 14) + math.log(1 / 14)) / 2,  # step 2, {2, 0}
-        -math.log(1 / 6),  # step 3, {0}
+        [3 / 6, 3 / 6, 1 / 6],  # step 1, {2, 2, 0}
+        [9 / 14, 1 / 14],  # step 2, {2, 0}
+        [1 / 6],  # step 3, {0}
     ]
-    assert bag_of_words_loss(*bag_of_words_example(), "past").item() == pytest.approx(sum(past), rel=1e-12)
-    assert bag_of_words_loss(*bag_of_words_example(), "future").item() == pytest.approx(sum(future), rel=1e-12)
-    assert sum(past) == pytest.approx(math.log(14 / 9) + math.log(2))
-    assert sum(future) == pytest.approx(math.log(24) / 3 + math.log(14 / 3) + math.log(6))
+    for bag, steps in (("past", past), ("future", future)):
+        printed = -sum(math.log(math.prod(words)) for words in steps) / 3
+        means = -sum(math.log(math.prod(words)) / len(words) for words in steps if words)
+        assert bag_of_words_loss(*bag_of_words_example(), bag).item() == pytest.approx(printed, rel=1e-12)
+        assert bag_of_words_loss(*bag_of_words_example(), bag, "token").item() == pytest.approx(means, rel=1e-12)
+
+
+def test_both_bags_weigh_as_much_as_the_words():
+    """With uniform predictions every word costs log V, and so does L_BOW per target word, whatever the lengths."""
+    embedding, labels = torch.zeros(7, 2, dtype=torch.float64), torch.randint(7, (3, 5))
+    labels[1, 2:], labels[2, 1:] = -100, -100
+    contents = torch.randn(3, 5, 2, dtype=torch.float64)
+    both = sum(bag_of_words_loss(contents, embedding, labels, bag) for bag in ("past", "future"))
+    assert both.item() == pytest.approx((labels != -100).sum().item() * math.log(7))
 
 
 def test_content_agreement_loss_of_an_example():
@@ -601,8 +634,11 @@ def test_content_agreement_loss_of_an_example():
     states = torch.tensor([[[1.0], [3.0], [5.0]]], dtype=torch.float64)
     arguments = capsules, states, torch.tensor([[2.0]], dtype=torch.float64), torch.tensor([[0, 0, 0]])
     # the means of the states are 1, 2, 3 up to each step and 3, 4, 5 from it on
-    assert content_agreement_loss(*arguments, "past").item() == (0 - 2) ** 2 + (1 - 4) ** 2 + (2 - 6) ** 2
-    assert content_agreement_loss(*arguments, "future").item() == (0 - 6) ** 2 + (1 - 8) ** 2 + (2 - 10) ** 2
+    past, future = (0 - 2) ** 2 + (1 - 4) ** 2 + (2 - 6) ** 2, (0 - 6) ** 2 + (1 - 8) ** 2 + (2 - 10) ** 2
+    assert content_agreement_loss(*arguments, "past", "token").item() == past
+    assert content_agreement_loss(*arguments, "future", "token").item() == future
+    assert content_agreement_loss(*arguments, "past").item() == pytest.approx(past / 3, rel=1e-12)
+    assert content_agreement_loss(*arguments, "future").item() == pytest.approx(future / 3, rel=1e-12)
 
 
 def test_empty_past_bag_contributes_nothing():

@@ -114,15 +114,16 @@ def test_dynamically_quantised_maps_give_nearly_the_same_loss(family):
 
 
 @pytest.mark.parametrize("bag", ["past", "future"])
-def test_bag_of_words_loss_of_logits_is_that_of_contents(bag):
+@pytest.mark.parametrize("normalization", ["sentence", "token"])
+def test_bag_of_words_loss_of_logits_is_that_of_contents(bag, normalization):
     torch.manual_seed(0)
     contents = torch.randn(3, 6, 5, dtype=torch.float64, requires_grad=True)
     embedding = torch.randn(11, 5, dtype=torch.float64)
     labels = torch.randint(0, 11, (3, 6))
     labels[0, 4:], labels[1] = -100, -100
     losses = [
-        bag_of_words_loss(contents, embedding, labels, bag),
-        bag_of_words_logits_loss(contents @ embedding.T, labels, bag),
+        bag_of_words_loss(contents, embedding, labels, bag, normalization),
+        bag_of_words_logits_loss(contents @ embedding.T, labels, bag, normalization),
     ]
     torch.testing.assert_close(*losses)
     torch.testing.assert_close(*(torch.autograd.grad(loss, contents)[0] for loss in losses))
