@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from transformers import initialization as init
 from transformers.activations import ACT2FN
 
-from .capsule_layers import CapsuleLinear, CapsuleMatrix, InitialisesItself
+from .capsule_layers import CapsuleLinear, CapsuleMatrix, InitialisesItself, is_plain_projection
 from .capsule_losses import bag_of_words_logits_loss, bag_of_words_loss, content_agreement_loss
 from .capsule_routing import (
     RoutingOutput,
@@ -78,15 +78,6 @@ class GuidedSource(nn.Module):
     def _split(self, inputs: Tensor) -> Tensor:
         """[B, S, N * D] as [B, N, S, D]."""
         return inputs.unflatten(-1, (-1, self.capsule_size)).transpose(1, 2).contiguous()
-
-
-def is_plain_projection(head: nn.Module) -> bool:
-    """Whether a projection is a plain matrix product, whose weight may be read in place of a call.
-
-    Not so where an adapter, a quantised layer, a hook or a replaced forward (offloading) stands in its place.
-    """
-    hooked = "forward" in vars(head) or head._forward_hooks or head._forward_pre_hooks
-    return type(head) is nn.Linear and head.bias is None and not hooked
 
 
 class GuidedOutput(NamedTuple):

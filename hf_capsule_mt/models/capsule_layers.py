@@ -48,6 +48,15 @@ class CapsuleLinear(InitialisesItself, nn.Linear):
             init.constant_(self.bias, self.bias_value)
 
 
+def is_plain_projection(head: nn.Module) -> bool:
+    """Whether a projection is a plain matrix product, whose weight may be read in place of a call.
+
+    Not so where an adapter, a quantised layer, a hook or a replaced forward (offloading) stands in its place.
+    """
+    hooked = "forward" in vars(head) or head._forward_hooks or head._forward_pre_hooks
+    return type(head) in (nn.Linear, CapsuleLinear) and head.bias is None and not hooked
+
+
 class CapsuleMatrix(InitialisesItself, nn.Module):
     """A matrix that enters a formula as it is, with a normal start of a given standard deviation.
 

@@ -15,8 +15,8 @@ from transformers.activations import ACT2FN
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from .capsule_kernels import additive_scores, is_plain
-from .capsule_layers import CapsuleLinear, InitialisesItself
-from .capsule_routing import inner_dtype, sequence_routing
+from .capsule_layers import CapsuleLinear, InitialisesItself, is_plain_projection
+from .capsule_routing import inner_dtype, linear_sequence_routing, sequence_routing
 
 State = tuple[Tensor, Tensor]
 
@@ -154,39 +154,42 @@ class SimpleMemory(nn.Module):
     def forward(self, states: Tensor, mask: Tensor, output_agreements: bool = False) -> tuple[Tensor, None]:
         """states: h, [B, S, d]; mask: [B, S], True for a real source word. Returns C [B, 4, d]; no agreement."""
         real = mask.unsqueeze(-1)
-        positions = torch.arange(mask.shape[1], device=mask.device)
-        first = torch.where(mask, positions, mask.shape[1] - 1).amin(dim=1)
-        last = torch.where(mask, positions, 0).amax(dim=1)
-        rows = torch.arange(states.shape[0], device=states.device)
         vectors = [
             states.masked_fill(~real, torch.finfo(states.dtype).min).amax(dim=1),
             (states * real).sum(dim=1) / real.sum(dim=1).clamp_min(1),
-            states[rows, first],
-            states[rows, last],
         ]
         # a row of padding alone has nothing to remember
-        return torch.stack(vectors, dim=1) * mask.any(dim=1).view(-1, 1, 1), None
+        vectors = torch.stack(vectors, dim=1) * mask.any(dim=1).view(-1, 1, 1)
+        return torch.cat([vectors, end_states(states, mask)], dim=1), None
 
 
 class CapsuleMemory(nn.Module):
     """The capsule encoder: the source positions are routed to M capsules, C = [c_1..c_M] (Eq. 7-14, Alg. 1).
 
-    Capsules, whose length is below 1, are returned and scored times sqrt(d): then their dimensions are of the size of
-    h's, and of the positions' encodings that are added to both.
+    Capsules, whose length is below 1, are scored times sqrt(d): then their dimensions are of the size of h's, and of
+    the positions' encodings that are added to both. As printed (capsule_output="squash") they are returned so, too.
+
+    With include_end_states, h_1 and h_last follow the capsules, as in simple aggregation.
     """
 
     def __init__(self, config) -> None:
         super().__init__()
         width = config.d_model
-        self.num_vectors = config.num_source_capsules
+        self.num_capsules = config.num_source_capsules
         self.num_iterations = config.routing_iterations
         self.position_aware = config.position_aware_routing
+        self.positions_in_messages = config.routing_positions == "states"
+        self.rectified = config.message_activation == "relu"
+        self.mean_output = config.capsule_output == "mean"
         self.balanced = config.balanced_routing
+        self.end_states = config.include_end_states
+        self.num_vectors = self.num_capsules + 2 * self.end_states
         self.scale = math.sqrt(width)
         matrices = 1 if config.share_routing_weights else self.num_iterations
         # W_j, or W_j^t; He initialisation for the ReLU of Eq. 8
+        gain = 2 if self.rectified else 1
         self.message_proj = CapsuleLinear(
-            width, matrices * self.num_vectors * width, math.sqrt(2 / width), bias_value=None
+            width, matrices * self.num_capsules * width, math.sqrt(gain / width), bias_value=None
         )
         self.score: nn.Module | None = None
         if config.separable_scoring and self.num_iterations > 1:
@@ -203,11 +206,11 @@ class CapsuleMemory(nn.Module):
         """states: h, [B, S, d]; mask: [B, S], True for a real source word.
 
         Returns:
-            C [B, M, d] and, if asked for, alpha_ij of every iteration, R tensors [B, S, M].
+            C [B, M, d], or [B, M + 2, d], and, if asked for, alpha_ij of every iteration, R tensors [B, S, M].
         """
-        if is_plain() or states.device.type != "cpu":
-            return self._route(states, mask, output_agreements)
-        rows = max(1, MESSAGE_ELEMENTS_CPU // max(1, states.shape[1] * self.message_proj.out_features))
+        rows = states.shape[0]
+        if not (is_plain() or states.device.type != "cpu" or self._makes_no_messages()):
+            rows = max(1, MESSAGE_ELEMENTS_CPU // max(1, states.shape[1] * self.message_proj.out_features))
         if states.shape[0] <= rows:
             return self._route(states, mask, output_agreements)
         pieces = [
@@ -218,33 +221,47 @@ class CapsuleMemory(nn.Module):
             return torch.cat(capsules), None
         return torch.cat(capsules), tuple(torch.cat(iteration) for iteration in zip(*agreements, strict=True))
 
+    def _makes_no_messages(self) -> bool:
+        """Whether linear messages need not be made one by one; not so where an adapter stands in their place."""
+        return not self.rectified and self.score is not None and is_plain_projection(self.message_proj)
+
     def _route(
         self, states: Tensor, mask: Tensor, output_agreements: bool
     ) -> tuple[Tensor, tuple[Tensor, ...] | None]:
         """`forward` for a few sentences."""
-        parents = None
+        placed, parents = states, None
         if self.position_aware:
             # positions count real words, wherever the padding is
             words = mask.long().cumsum(dim=1) - 1
-            states = states + sinusoids(words, states.shape[-1], states.dtype)
-            capsules = torch.arange(self.num_vectors, device=states.device)
+            placed = states + sinusoids(words, states.shape[-1], states.dtype)
+            capsules = torch.arange(self.num_capsules, device=states.device)
             parents = sinusoids(capsules, states.shape[-1], states.dtype) / self.scale
-        messages = self.message_proj(states).relu().unflatten(-1, (-1, self.num_vectors, states.shape[-1]))
-        steps = messages.unbind(dim=-3)
+        sent = placed if self.positions_in_messages else states
         scores = {}
         if self.score is not None:
             score = self.score
-            scores = {"child_scores": score(states), "parent_scores": lambda c: score(self.scale * c.to(states.dtype))}
-        routed = sequence_routing(
-            steps[0] if len(steps) == 1 else steps,
-            self.num_iterations,
-            mask,
-            parent_positions=parents,
-            balanced=self.balanced,
-            return_all_agreements=output_agreements,
-            **scores,
-        )
-        return self.scale * routed.capsules, routed.agreements
+            scores = {"child_scores": score(placed), "parent_scores": lambda c: score(self.scale * c.to(states.dtype))}
+        options = {
+            "parent_positions": parents,
+            "balanced": self.balanced,
+            "mean_output": self.mean_output,
+            "return_all_agreements": output_agreements,
+        }
+        by_capsule = (-1, self.num_capsules, states.shape[-1])
+        if self._makes_no_messages():
+            matrices = self.message_proj.weight.unflatten(0, by_capsule).unbind()
+            routed = linear_sequence_routing(sent, matrices, self.num_iterations, mask, **scores, **options)
+        else:
+            messages = self.message_proj(sent)
+            messages = messages.relu() if self.rectified else messages
+            steps = messages.unflatten(-1, by_capsule).unbind(dim=-3)
+            routed = sequence_routing(
+                steps[0] if len(steps) == 1 else steps, self.num_iterations, mask, **scores, **options
+            )
+        vectors = routed.capsules if self.mean_output else self.scale * routed.capsules
+        if self.end_states:
+            vectors = torch.cat([vectors, end_states(states, mask)], dim=1)
+        return vectors, routed.agreements
 
 
 MEMORIES = {"simple": SimpleMemory, "capsule": CapsuleMemory, "hybrid": CapsuleMemory}
@@ -288,6 +305,15 @@ class SourceMemory(nn.Module):
         if self.key_proj is not None:
             fields["source_keys"] = self.key_proj(states)
         return fields
+
+
+def end_states(states: Tensor, mask: Tensor) -> Tensor:
+    """h_1 and h_last, [B, 2, d], of states [B, S, d] with mask [B, S]; zero for a row of padding alone."""
+    positions = torch.arange(mask.shape[1], device=mask.device)
+    first = torch.where(mask, positions, mask.shape[1] - 1).amin(dim=1)
+    last = torch.where(mask, positions, 0).amax(dim=1)
+    rows = torch.arange(states.shape[0], device=states.device)
+    return torch.stack([states[rows, first], states[rows, last]], dim=1) * mask.any(dim=1).view(-1, 1, 1)
 
 
 def reorder(states: Tensor, order: Tensor) -> Tensor:

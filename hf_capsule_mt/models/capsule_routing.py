@@ -408,6 +408,7 @@ def sequence_routing(
     child_scores: Tensor | None = None,
     parent_scores: Callable[[Tensor], Tensor] | None = None,
     balanced: bool = False,
+    mean_output: bool = False,
     return_all_agreements: bool = False,
 ) -> RoutingOutput:
     """Dynamic routing of a sentence's positions to M capsules, Wang et al. Alg. 1 and Eq. 7-14.
@@ -428,6 +429,9 @@ def sequence_routing(
         balanced: not in the paper; keeps one parent from winning every word of every sentence. Both factors of a score
             are squashed, so it lies within (-1, 1), and what a parent's logits have in common over the words of a
             sentence, their mean, is taken off before Eq. 11.
+        mean_output: not in the paper; the capsules that are returned are (M / n) sum_i alpha_ij f(h_i, W_j), n being
+            the number of real words, in place of the squashed sum, whose length is 1 as soon as a few words are
+            received. Where capsules are scored, they stay squashed.
         return_all_agreements: also return the agreement of every iteration.
 
     Returns:
@@ -446,28 +450,122 @@ def sequence_routing(
         raise ValueError("separable scoring needs both child_scores and parent_scores")
     # once each: gradients of several uses are summed before they are rounded
     steps = [_widened(first)] * num_iterations if first is messages else [_widened(step) for step in messages]
-    positions, children = (None if x is None else _widened(x) for x in (parent_positions, child_scores))
-    real = _as_weights(first, mask).unsqueeze(-1)
-    words = real.sum(dim=-2, keepdim=True).clamp_min(1)
     bound = squash if balanced else _unchanged
-    agreement = (real / first.shape[-2]).expand(first.shape[:-1])
+
+    def receive(agreement: Tensor, iteration: int) -> Tensor:
+        return (agreement.unsqueeze(-1) * steps[iteration]).sum(dim=-3)
+
+    def scalar_product(capsules: Tensor, iteration: int) -> Tensor:
+        return (bound(capsules).unsqueeze(-3) * bound(steps[iteration])).sum(dim=-1)
+
+    score: Callable[[Tensor, int], Tensor] = scalar_product
+    if child_scores is not None and parent_scores is not None:
+        score = _separable_score(child_scores, parent_scores, bound)
+    return _route_sequence(
+        receive,
+        score,
+        first[..., 0, 0],
+        first.shape[-2],
+        num_iterations,
+        mask,
+        parent_positions=parent_positions,
+        balanced=balanced,
+        mean_output=mean_output,
+        return_all_agreements=return_all_agreements,
+    )
+
+
+def linear_sequence_routing(
+    states: Tensor,
+    matrices: Sequence[Tensor],
+    num_iterations: int,
+    mask: Tensor | None = None,
+    *,
+    child_scores: Tensor,
+    parent_scores: Callable[[Tensor], Tensor],
+    parent_positions: Tensor | None = None,
+    balanced: bool = False,
+    mean_output: bool = False,
+    return_all_agreements: bool = False,
+) -> RoutingOutput:
+    """`sequence_routing` of linear messages W_j h_i with separable scoring, without ever making the messages.
+
+    What parent j receives is ``sum_i alpha_ij W_j h_i = W_j sum_i alpha_ij h_i``: matrices meet M vectors per sentence
+    instead of S x M.
+
+    Args:
+        states: h, [..., S, d].
+        matrices: W_j of every iteration, R tensors [M, D, d], or one for all.
+
+    The other arguments, results and errors are those of `sequence_routing`.
+    """
+    _check_iterations(num_iterations)
+    if len(matrices) not in (1, num_iterations):
+        raise ValueError(f"{num_iterations} iterations need as many matrices, or one, not {len(matrices)}")
+    inputs = _widened(states)
+    steps = [_widened(matrix) for matrix in matrices] * (num_iterations if len(matrices) == 1 else 1)
+
+    def receive(agreement: Tensor, iteration: int) -> Tensor:
+        return torch.einsum("mde,...me->...md", steps[iteration], agreement.mT @ inputs)
+
+    return _route_sequence(
+        receive,
+        _separable_score(child_scores, parent_scores, squash if balanced else _unchanged),
+        states[..., 0],
+        steps[0].shape[0],
+        num_iterations,
+        mask,
+        parent_positions=parent_positions,
+        balanced=balanced,
+        mean_output=mean_output,
+        return_all_agreements=return_all_agreements,
+    )
+
+
+def _separable_score(
+    child_scores: Tensor, parent_scores: Callable[[Tensor], Tensor], bound: Callable[[Tensor], Tensor]
+) -> Callable[[Tensor, int], Tensor]:
+    """Eq. 14 as a function of capsules [..., M, D] that gives [..., S, M]."""
+    children = _widened(child_scores)
+    return lambda capsules, iteration: bound(children) @ bound(_widened(parent_scores(capsules))).mT
+
+
+def _route_sequence(
+    receive: Callable[[Tensor, int], Tensor],
+    score: Callable[[Tensor, int], Tensor],
+    like: Tensor,
+    num_capsules: int,
+    num_iterations: int,
+    mask: Tensor | None,
+    *,
+    parent_positions: Tensor | None,
+    balanced: bool,
+    mean_output: bool,
+    return_all_agreements: bool,
+) -> RoutingOutput:
+    """Alg. 1 with what parents receive, [..., S, M] -> [..., M, D], and scores, [..., M, D] -> [..., S, M].
+
+    like: any tensor [..., S] of the dtype that the capsules are to have.
+    """
+    positions = None if parent_positions is None else _widened(parent_positions)
+    real = _as_weights(like, mask).unsqueeze(-1)
+    words = real.sum(dim=-2, keepdim=True).clamp_min(1)
+    agreement = (real / num_capsules).expand(*like.shape, num_capsules)
     agreements = []
-    with _no_autocast(first):
+    with _no_autocast(like):
         logits = real.new_zeros(())
         for iteration in range(num_iterations):
-            message = steps[iteration]
             agreements.append(agreement)
-            capsules = squash((agreement.unsqueeze(-1) * message).sum(dim=-3))
-            if iteration + 1 < num_iterations:
-                scored = capsules if positions is None else capsules + positions
-                if parent_scores is None or children is None:
-                    logits = logits + (bound(scored).unsqueeze(-3) * bound(message)).sum(dim=-1)
-                else:
-                    logits = logits + bound(children) @ bound(_widened(parent_scores(scored))).mT
-                shared = (logits * real).sum(dim=-2, keepdim=True) / words if balanced else 0.0
-                agreement = (logits - shared).softmax(dim=-1) * real
+            received = receive(agreement, iteration)
+            if iteration + 1 == num_iterations:
+                capsules = received * (num_capsules / words) if mean_output else squash(received)
+                break
+            capsules = squash(received)
+            logits = logits + score(capsules if positions is None else capsules + positions, iteration)
+            shared = (logits * real).sum(dim=-2, keepdim=True) / words if balanced else 0.0
+            agreement = (logits - shared).softmax(dim=-1) * real
     history = tuple(agreements) if return_all_agreements else None
-    return RoutingOutput(capsules.to(first.dtype), agreements[-1], history)
+    return RoutingOutput(capsules.to(like.dtype), agreements[-1], history)
 
 
 class _Half(torch.autograd.Function):
@@ -513,18 +611,18 @@ def _unchanged(vectors: Tensor) -> Tensor:
 def _by_capsule(votes: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
     """Votes as [..., N, S, D] in the inner dtype, and the mask as zeros and ones [..., 1, 1, S]."""
     v = _widened(votes).transpose(-3, -2)
-    return v, _as_weights(votes, mask).unsqueeze(-2).unsqueeze(-2)
+    return v, _as_weights(votes[..., 0, 0], mask).unsqueeze(-2).unsqueeze(-2)
 
 
-def _as_weights(votes: Tensor, mask: Tensor | None) -> Tensor:
-    """The mask of source words as zeros and ones, [..., S], in the inner dtype; ones without a mask."""
+def _as_weights(words: Tensor, mask: Tensor | None) -> Tensor:
+    """The mask of source words [..., S] as zeros and ones in the inner dtype; ones without a mask."""
     if mask is None:
-        mask = votes.new_ones(votes.shape[:-2])
-    if mask.shape != votes.shape[:-2]:
+        mask = torch.ones_like(words)
+    if mask.shape != words.shape:
         raise ValueError(
-            f"mask must have one value per source word, shape {tuple(votes.shape[:-2])}, but has {tuple(mask.shape)}"
+            f"mask must have one value per source word, shape {tuple(words.shape)}, but has {tuple(mask.shape)}"
         )
-    return mask.to(inner_dtype(votes.dtype))
+    return mask.to(inner_dtype(words.dtype))
 
 
 def _group_capsules(weights: Tensor, votes: Tensor, group_sizes: Sequence[int]) -> Tensor:

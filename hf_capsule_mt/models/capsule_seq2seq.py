@@ -21,9 +21,9 @@ from transformers.modeling_outputs import (
 from transformers.utils import ModelOutput
 from transformers.utils.output_capturing import maybe_install_capturing_hooks
 
-from .capsule_guided import GuidedOutput, GuidedSource, is_plain_projection
+from .capsule_guided import GuidedOutput, GuidedSource
 from .capsule_kernels import cross_entropy, linear_cross_entropy
-from .capsule_layers import InitialisesItself, LayerAggregation
+from .capsule_layers import InitialisesItself, LayerAggregation, is_plain_projection
 from .capsule_operators import AFTER_SAVING, operator_file
 
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
 """Configuration of recurrent capsule models."""
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from huggingface_hub.dataclasses import strict
 from transformers import PreTrainedConfig
@@ -9,14 +9,25 @@ from .capsule_configuration import CapsuleConfigMixin, check_choice, check_minim
 
 SOURCE_MEMORIES = ("simple", "capsule", "attention", "hybrid")
 CAPSULE_MEMORIES = ("capsule", "hybrid")
+MESSAGE_ACTIVATIONS = ("relu", "linear")
+ROUTING_POSITIONS = ("states", "scores")
+CAPSULE_OUTPUTS = ("squash", "mean")
+# what "calibrated" CapsNMT differs in from the printed one; each is an option of its own
+CALIBRATED = {
+    "capsule_output": "mean",
+    "message_activation": "linear",
+    "routing_positions": "scores",
+    "balanced_routing": True,
+}
 
 
 @strict
 class CapsuleRNNConfig(CapsuleConfigMixin, PreTrainedConfig):
     """Recurrent translation models: CapsNMT (Wang et al. 2019), its baselines, and attention RNMT.
 
-    The defaults are CapsNMT base with its three additions. `CapsuleConfigMixin` documents the fields that all families
-    share; of those, layer aggregation is "none" here, and routing_iterations also is the R of the capsule memory.
+    The defaults are CapsNMT base with its three additions, as printed; `CapsuleRNNConfig.calibrated()` is our form of
+    it. `CapsuleConfigMixin` documents the fields that all families share; of those, layer aggregation is "none" here,
+    and routing_iterations also is the R of the capsule memory.
 
     Args:
         vocab_size, decoder_vocab_size (`int`): number of tokens; the decoder has its own number only without
@@ -32,10 +43,18 @@ class CapsuleRNNConfig(CapsuleConfigMixin, PreTrainedConfig):
         separable_scoring (`bool`): agreement is scored by g(c_j) . g(h_i) (Eq. 14), not c_j . f(h_i) (Eq. 12).
         balanced_routing (`bool`): bounded scores, centred over the words of a sentence, which keep all capsules in
             use; not in the paper, see `sequence_routing`.
+        capsule_output (`str`): what the decoder reads: "squash", as printed, or "mean", the share-weighted mean of the
+            messages, which keeps what squashing takes away, how much was received; capsules are then squashed where
+            they are scored only. "mean" is not in the paper, nor are "linear", "scores" and end states below.
+        message_activation (`str`): f(h_i, W_j) is ReLU(h_i W_j), "relu" (Eq. 8), or h_i W_j, "linear".
+        routing_positions (`str`): with position_aware_routing, the positions of the words enter "states", as printed,
+            that is messages and scores, or "scores" alone, which needs separable_scoring.
+        include_end_states (`bool`): the first and last state follow the capsules, as in "simple".
         scale_embedding (`bool`): multiply embeddings by sqrt(d_model).
         share_encoder_decoder_embeddings (`bool`): one embedding for both languages. The output projection always
             shares the decoder's.
-        dropout (`float`): of embeddings and of the output of every sub-layer.
+        dropout (`float`): of embeddings and of the output of every sub-layer; the default, as that of
+            label_smoothing, is the paper's for English-German.
     """
 
     model_type = "capsule-rnn"
@@ -52,7 +71,11 @@ class CapsuleRNNConfig(CapsuleConfigMixin, PreTrainedConfig):
     position_aware_routing: bool = True
     separable_scoring: bool = True
     balanced_routing: bool = False
-    dropout: float | int = 0.1
+    capsule_output: str = "squash"
+    message_activation: str = "relu"
+    routing_positions: str = "states"
+    include_end_states: bool = False
+    dropout: float | int = 0.3
     activation_function: str = "relu"
     init_std: float = 0.02
     scale_embedding: bool = True
@@ -67,6 +90,19 @@ class CapsuleRNNConfig(CapsuleConfigMixin, PreTrainedConfig):
     forced_eos_token_id: int | list[int] | None = None
 
     aggregation: str = "none"
+    label_smoothing: float | int = 0.1
+
+    @classmethod
+    def calibrated(cls, **fields: Any) -> "CapsuleRNNConfig":
+        """CapsNMT with linear messages, their mean as output, positions in the scores alone and balanced routing.
+
+        In the printed form squashed capsules hardly say what was received, and soon one of them receives everything
+        (docs/paper_index.md).
+
+        Args:
+            fields: of the configuration.
+        """
+        return cls(**CALIBRATED | fields)
 
     def __post_init__(self, **kwargs) -> None:
         if self.decoder_vocab_size is None:
@@ -85,6 +121,13 @@ class CapsuleRNNConfig(CapsuleConfigMixin, PreTrainedConfig):
         """
         check_choice("source_memory", self.source_memory, SOURCE_MEMORIES)
         check_minimum("num_source_capsules", self.num_source_capsules, 1)
+        check_choice("capsule_output", self.capsule_output, CAPSULE_OUTPUTS)
+        check_choice("message_activation", self.message_activation, MESSAGE_ACTIVATIONS)
+        check_choice("routing_positions", self.routing_positions, ROUTING_POSITIONS)
+        if self.routing_positions == "scores" and self.position_aware_routing and not self.separable_scoring:
+            raise ValueError(
+                "routing_positions='scores' needs separable_scoring=True: without it, scores are made of the messages"
+            )
         if self.d_model < 2 or self.d_model % 2:
             raise ValueError(f"d_model={self.d_model} must be even: each direction of the encoder has half of it")
         if not self.tie_word_embeddings:

@@ -123,7 +123,8 @@ def simple_memory(h: list[Tensor]) -> list[Tensor]:
 def capsule_memory(config, w: Weights, h: list[Tensor]) -> list[Tensor]:
     """Eq. 7-14, M vectors [d]: the capsules times sqrt(d), as which they are scored, too.
 
-    So positions are added to sqrt(d) c_j, which is why they are divided by sqrt(d) here.
+    So positions are added to sqrt(d) c_j, which is why they are divided by sqrt(d) here. The options that are not in
+    the paper are those of the config; with include_end_states h_1 and h_S follow.
     """
     d, num_capsules = config.d_model, config.num_source_capsules
     scale = math.sqrt(d)
@@ -131,15 +132,18 @@ def capsule_memory(config, w: Weights, h: list[Tensor]) -> list[Tensor]:
     steps = 1 if config.share_routing_weights else config.routing_iterations
     w_t = [torch.stack(matrices[t * num_capsules : (t + 1) * num_capsules]) for t in range(steps)]
     w_t = w_t * config.routing_iterations if steps == 1 else w_t
-    parents = None
+    parents, placed = None, h
     if config.position_aware_routing:
-        h = [h_s + positional_encoding(s, d).to(h_s) for s, h_s in enumerate(h)]
+        placed = [h_s + positional_encoding(s, d).to(h_s) for s, h_s in enumerate(h)]
         parents = torch.stack([positional_encoding(j, d).to(h[0]) for j in range(num_capsules)]) / scale
     g = [None, None]
     if "score.0.weight" in w:
         g = [lambda c: feed_forward(scale * c, w), lambda h_s: feed_forward(h_s, w)]
-    capsules, _ = sequence_routing(torch.stack(h), w_t, parents, *g, config.balanced_routing)
-    return [scale * c for c in capsules]
+    sent = placed if config.routing_positions == "states" else h
+    linear, mean = config.message_activation == "linear", config.capsule_output == "mean"
+    options = (config.balanced_routing, linear, mean, torch.stack(placed))
+    capsules, _ = sequence_routing(torch.stack(sent), w_t, parents, *g, *options)
+    return [c if mean else scale * c for c in capsules] + ([h[0], h[-1]] if config.include_end_states else [])
 
 
 def feed_forward(x: Tensor, w: Weights) -> Tensor:

@@ -99,10 +99,10 @@ class ModelArguments:
         "One embedding for both languages; new model: true (capsule-bart: always)."
     )
     max_position_embeddings: int | None = argument("Longest sentence in tokens; new model: 512.")
-    dropout: float | None = argument("New model: 0.1.")
+    dropout: float | None = argument("New model: 0.1; capsule-rnn: 0.3.")
     attention_dropout: float | None = argument("New model: 0.")
     activation_dropout: float | None = argument("New model: 0.")
-    label_smoothing: float | None = argument("Label smoothing, inside the model; new model: 0.")
+    label_smoothing: float | None = argument("Label smoothing, inside the model; new model: 0; capsule-rnn: 0.1.")
     aggregation: str | None = argument(
         "How the layers of a stack are combined (Dou et al. 2019): none, linear, dynamic, dynamic_routing, "
         "em_routing, or one of --operators; new model: em_routing (capsule-rnn: none)."
@@ -142,6 +142,18 @@ class ModelArguments:
     position_aware_routing: bool | None = argument("capsule-rnn: capsules have positions; new model: true.")
     separable_scoring: bool | None = argument("capsule-rnn: agreement by g(c) . g(h); new model: true.")
     balanced_routing: bool | None = argument("capsule-rnn: bounded, centred agreements; new model: false.")
+    capsule_output: Literal["squash", "mean"] | None = argument(
+        "capsule-rnn: what the decoder reads of a capsule; new model: squash, as printed."
+    )
+    message_activation: Literal["relu", "linear"] | None = argument(
+        "capsule-rnn: of the messages to the capsules; new model: relu, as printed."
+    )
+    routing_positions: Literal["states", "scores"] | None = argument(
+        "capsule-rnn: what the positions of the words are added to; new model: states, as printed."
+    )
+    include_end_states: bool | None = argument(
+        "capsule-rnn: first and last state beside the capsules; new model: false."
+    )
 
     def __post_init__(self) -> None:
         if not isinstance(self.aggregation_options, str):

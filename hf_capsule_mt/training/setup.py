@@ -227,7 +227,9 @@ def _model(arguments: Arguments, tokenizer: PreTrainedTokenizerBase) -> PreTrain
 def _new_config(arguments: ModelArguments, **tokens: int) -> PreTrainedConfig:
     config_class = CONFIG_MAPPING[arguments.model_type or "capsule-marian"]
     fields = _field_names(config_class)
-    regularisation = {name: value for name, value in REGULARISATION_DEFAULTS.items() if name in fields}
+    # a family without a parent has defaults of its own
+    ours = REGULARISATION_DEFAULTS if config_class.parent_model_type is not None else {}
+    regularisation = {name: value for name, value in ours.items() if name in fields}
     given = _known(config_class, arguments.given())
     return _valid(
         config_class, **{**ARCHITECTURE_DEFAULTS[config_class.model_type], **regularisation, **given, **tokens}

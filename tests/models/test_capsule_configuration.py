@@ -10,6 +10,8 @@ from transformers import AutoConfig, BartConfig
 
 from hf_capsule_mt import CapsuleBartConfig, CapsuleMarianConfig, CapsuleMarianMTModel, CapsuleRNNConfig
 from hf_capsule_mt.models.capsule_configuration import CapsuleConfigMixin
+from hf_capsule_mt.models.configuration_capsule_rnn import CALIBRATED
+from hf_capsule_mt.recipe_files import read_recipe
 from tiny_models import bart_config, capsule_config, plain_bart_config, plain_config, rnn_config
 
 BAD_VALUES = {
@@ -139,7 +141,8 @@ def test_every_shared_field_is_checked_by_type_in_every_family(family, name, val
 
 def test_shared_fields_stand_once():
     own = {family: set(FIELDS) & set(family.__annotations__) for family in CapsuleConfigMixin.__subclasses__()}
-    assert own == {CapsuleMarianConfig: set(), CapsuleBartConfig: set(), CapsuleRNNConfig: {"aggregation"}}
+    recurrent = {"aggregation", "label_smoothing"}  # with defaults of their own
+    assert own == {CapsuleMarianConfig: set(), CapsuleBartConfig: set(), CapsuleRNNConfig: recurrent}
 
 
 BAD_RNN_VALUES = {
@@ -245,6 +248,31 @@ def test_the_defaults_are_the_papers_base_model():
     assert (config.source_memory, config.num_source_capsules, config.routing_iterations) == ("capsule", 6, 3)
     assert config.position_aware_routing and config.separable_scoring and not config.share_routing_weights
     assert config.aggregation == config.guided_routing == "none" and config.decoder_vocab_size == config.vocab_size
+    assert (config.dropout, config.label_smoothing) == (0.3, 0.1)
+    printed = (config.capsule_output, config.message_activation, config.routing_positions)
+    assert printed == ("squash", "relu", "states") and not config.balanced_routing and not config.include_end_states
+
+
+def test_calibrated_is_a_name_for_four_options():
+    config = CapsuleRNNConfig.calibrated(d_model=64, balanced_routing=False)
+    assert (config.capsule_output, config.message_activation, config.routing_positions) == ("mean", "linear", "scores")
+    assert config.d_model == 64 and not config.balanced_routing and CapsuleRNNConfig.calibrated().balanced_routing
+    recipe = read_recipe("multi30k/capsnmt_calibrated")[-1].values
+    assert {key: value for key, value in recipe.items() if key in CALIBRATED} == CALIBRATED
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"capsule_output": "sum"}, "capsule_output='sum' is not known; choose one of squash, mean"),
+        ({"message_activation": "tanh"}, "message_activation='tanh' is not known; choose one of relu, linear"),
+        ({"routing_positions": "none"}, "routing_positions='none' is not known; choose one of states, scores"),
+        ({"routing_positions": "scores", "separable_scoring": False}, "needs separable_scoring=True"),
+    ],
+)
+def test_options_of_the_memory_are_checked(fields, message):
+    with pytest.raises(StrictDataclassError, match=message):
+        rnn_config(**fields)
 
 
 @pytest.mark.parametrize("memory", ["simple", "capsule", "attention", "hybrid"])

@@ -17,6 +17,7 @@ from hf_capsule_mt.models.capsule_recurrent import (
     reorder,
     sinusoids,
 )
+from hf_capsule_mt.models.configuration_capsule_rnn import CALIBRATED
 from hf_capsule_mt.models.modeling_capsule_rnn import RecurrentCache
 from hf_capsule_mt.reference import recurrent as reference
 from tiny_models import rnn_config
@@ -116,6 +117,13 @@ VARIANTS = {
     "position-aware": {"separable_scoring": False},
     "all": {},
     "balanced": {"balanced_routing": True},
+    "linear": {"message_activation": "linear"},
+    "linear, scalar products": {"message_activation": "linear", "separable_scoring": False},
+    "mean": {"capsule_output": "mean"},
+    "positions in scores": {"routing_positions": "scores"},
+    "end states": {"include_end_states": True},
+    "calibrated": CALIBRATED,
+    "calibrated, shared": CALIBRATED | {"share_routing_weights": True},
 }
 variants = pytest.mark.parametrize("variant", VARIANTS.values(), ids=VARIANTS.keys())
 
@@ -133,8 +141,10 @@ def test_capsule_memory_is_algorithm_1_of_the_words(variant, rows, monkeypatch):
     weights = dict(memory.named_parameters())
     expected = [reference.capsule_memory(config, weights, list(s[m])) for s, m in zip(states, MASK, strict=True)]
     torch.testing.assert_close(vectors, torch.stack([torch.stack(row) for row in expected]), **EXACT)
-    # a squashed capsule is shorter than 1
-    assert vectors.norm(dim=-1).max() < math.sqrt(WIDTH)
+    capsules = vectors[:, : config.num_source_capsules]
+    assert vectors.shape[1] == capsules.shape[1] + 2 * config.include_end_states
+    if config.capsule_output == "squash":  # shorter than 1, times sqrt(d)
+        assert capsules.norm(dim=-1).max() < math.sqrt(WIDTH)
     assert [a.shape for a in agreements] == [(4, 7, 5)] * 3
     for agreement in agreements:
         torch.testing.assert_close(agreement.sum(-1), MASK.double(), **EXACT)
@@ -143,6 +153,23 @@ def test_capsule_memory_is_algorithm_1_of_the_words(variant, rows, monkeypatch):
     assert memory(states, MASK)[1] is None
     (gradient,) = torch.autograd.grad(vectors, states, torch.randn_like(vectors))
     assert gradient[~MASK].abs().max() == 0 and gradient[MASK].abs().amax(dim=-1).min() > 0
+
+
+@pytest.mark.parametrize("separable", [True, False], ids=["separable", "scalar products"])
+def test_linear_messages_are_made_only_where_they_are_scored_or_adapted(separable):
+    config = rnn_config(**CALIBRATED | {"separable_scoring": separable, "position_aware_routing": separable})
+    memory, states, seen = double(CapsuleMemory(config)), normal(4, 7, WIDTH), []
+    vectors, _ = memory(states, MASK)
+    handle = memory.message_proj.register_forward_hook(lambda *_: seen.append(1))
+    made, _ = memory(states, MASK)
+    torch.testing.assert_close(made, vectors, **EXACT)
+    handle.remove()
+    # what stands in the place of the map is called
+    memory.message_proj = torch.nn.Sequential(memory.message_proj, torch.nn.Identity())
+    memory.message_proj.out_features = memory.message_proj[0].out_features
+    memory.message_proj[1].register_forward_hook(lambda *_: seen.append(2))
+    torch.testing.assert_close(memory(states, MASK)[0], vectors, **EXACT)
+    assert seen == [1, 2]
 
 
 def test_only_positions_tell_the_order_of_states():

@@ -9,6 +9,7 @@ from transformers.modeling_outputs import BaseModelOutput
 
 import hf_capsule_mt
 from hf_capsule_mt import CapsuleRNNConfig, CapsuleRNNForConditionalGeneration
+from hf_capsule_mt.models.configuration_capsule_rnn import CALIBRATED
 from hf_capsule_mt.models.modeling_capsule_rnn import RecurrentCache, RecurrentCacheLayer
 from hf_capsule_mt.reference import recurrent as reference
 from tiny_models import (
@@ -34,6 +35,8 @@ ABLATION = {
     "+ position-aware": {"separable_scoring": False},
     "+ separable": {},
     "+ balanced": {"balanced_routing": True},
+    "calibrated": CALIBRATED,
+    "+ end states": {"include_end_states": True},
 }
 GUIDED = {"guided_routing": "routing", "bow_loss_weight": 1.0, "bca_loss_weight": 0.7}
 EM = {"aggregation": "em_routing", "num_capsules": 7}
@@ -42,6 +45,7 @@ SYSTEMS = {
     **MEMORIES,
     "capsule-base": BASE,
     "capsule-uniform": {"routing_iterations": 1},
+    "capsule-calibrated": CALIBRATED,
     "simple-guided": {"source_memory": "simple", **GUIDED},
     "attention-em": {"source_memory": "attention", **EM},
     "hybrid-guided-em": {"source_memory": "hybrid", **GUIDED, **EM},
@@ -540,7 +544,9 @@ def translator():
     hf_capsule_mt.register()
     tokenizer = tiny_tokenizer()
     torch.manual_seed(3)
-    config = rnn_config(vocab_size=len(tokenizer), d_model=26, decoder_layers=1, dropout=0.0, init_std=0.1)
+    config = rnn_config(
+        vocab_size=len(tokenizer), d_model=26, decoder_layers=1, dropout=0.0, init_std=0.1, label_smoothing=0.0
+    )
     model = CapsuleRNNForConditionalGeneration(config)
     batch = tokenizer(SOURCES, padding=True, return_tensors="pt", return_token_type_ids=False)
     labels = tokenizer(TARGETS, padding=True, return_tensors="pt").input_ids
@@ -611,6 +617,7 @@ def test_size_of_the_papers_model(fields):
     lstm = 4 * (4 * (256 * (512 + 256) + 2 * 256) * 2) + 3 * 4 * (512 * (512 + 512) + 2 * 512)
     memory = {"simple": 4 * d * d, "attention": 0}.get(config.source_memory, 6 * d * d)
     if config.source_memory in ("capsule", "hybrid"):
+        memory += 2 * d * d if config.include_end_states else 0
         memory += (1 if config.share_routing_weights else 3) * 6 * d * d
         memory += 2 * (d * d + d) if config.separable_scoring else 0
     # keys, queries, output, scores and norm

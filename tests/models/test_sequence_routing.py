@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from hf_capsule_mt.models.capsule_routing import sequence_routing, squash
+from hf_capsule_mt.models.capsule_routing import linear_sequence_routing, sequence_routing, squash
 from hf_capsule_mt.reference import sequence_routing as reference
 
 S, M, D, WIDTH, G, ROWS = 5, 3, 7, 11, 2, 2
@@ -16,6 +16,7 @@ VARIANTS = {
 }
 variants = pytest.mark.parametrize("variant", VARIANTS.values(), ids=VARIANTS.keys())
 scores = pytest.mark.parametrize("balanced", [False, True], ids=["printed", "balanced"])
+outputs = pytest.mark.parametrize("mean_output", [False, True], ids=["squash", "mean"])
 iterations = pytest.mark.parametrize("num_iterations", [1, 2, 3, 5], ids=lambda r: f"R{r}")
 
 
@@ -50,10 +51,24 @@ def fast(leaves, num_iterations, mask=None, **options):
     )
 
 
-def slow(leaves, num_iterations, lengths, balanced):
+def linear(leaves, num_iterations, mask=None, **options):
+    """As `fast`, for messages without a ReLU."""
+    return linear_sequence_routing(
+        leaves["h"],
+        [value.mT for name, value in leaves.items() if name.startswith("w")],
+        num_iterations,
+        mask,
+        parent_positions=leaves.get("positions"),
+        child_scores=torch.tanh(leaves["h"] @ leaves["g_child"]),
+        parent_scores=lambda c: torch.tanh(c @ leaves["g_parent"]),
+        **options,
+    )
+
+
+def slow(leaves, num_iterations, lengths, **options):
     weights = [value for name, value in leaves.items() if name.startswith("w")]
     weights = weights * num_iterations if len(weights) == 1 else weights
-    options = {"parent_positions": leaves.get("positions"), "balanced": balanced}
+    options |= {"parent_positions": leaves.get("positions")}
     if "g_child" in leaves:
         options["g_parent"] = lambda c: torch.tanh(c @ leaves["g_parent"])
         options["g_child"] = lambda h: torch.tanh(h @ leaves["g_child"])
@@ -62,13 +77,27 @@ def slow(leaves, num_iterations, lengths, balanced):
 
 @variants
 @scores
+@outputs
 @iterations
-def test_sequence_routing_is_algorithm_1(variant, balanced, num_iterations):
+def test_sequence_routing_is_algorithm_1(variant, balanced, mean_output, num_iterations):
+    assert_is_algorithm_1(fast, variant, num_iterations, balanced=balanced, mean_output=mean_output)
+
+
+@pytest.mark.parametrize("variant", [v for v in VARIANTS.values() if "separable" in v], ids=["separable", "all"])
+@scores
+@outputs
+@iterations
+def test_linear_sequence_routing_is_algorithm_1(variant, balanced, mean_output, num_iterations):
+    options = {"balanced": balanced, "mean_output": mean_output}
+    assert_is_algorithm_1(linear, variant, num_iterations, linear=True, **options)
+
+
+def assert_is_algorithm_1(function, variant, num_iterations, linear=False, **options):
     leaves = tensors(num_iterations, **variant)
     lengths = [S, 3]
     mask = torch.arange(S) < torch.tensor(lengths).unsqueeze(-1)
-    out = fast(leaves, num_iterations, mask, balanced=balanced, return_all_agreements=True)
-    expected = slow(leaves, num_iterations, lengths, balanced)
+    out = function(leaves, num_iterations, mask, return_all_agreements=True, **options)
+    expected = slow(leaves, num_iterations, lengths, linear=linear, **options)
     capsules = torch.stack([capsules for capsules, _ in expected])
     torch.testing.assert_close(out.capsules, capsules, rtol=1e-9, atol=1e-11)
     for row, (_, history) in enumerate(expected):
@@ -98,19 +127,21 @@ def test_gradcheck(variant, balanced):
     )
 
 
-@variants
+@pytest.mark.parametrize("function", [fast, linear])
 @scores
-def test_padding_sends_nothing(variant, balanced):
-    leaves = tensors(3, **variant)
+@outputs
+def test_padding_sends_nothing(function, balanced, mean_output):
+    leaves = tensors(3, **VARIANTS["all"])
+    options = {"balanced": balanced, "mean_output": mean_output}
     mask = torch.tensor([[True] * S, [True, True, False, False, False]])
-    out = fast(leaves, 3, mask, balanced=balanced)
+    out = function(leaves, 3, mask, **options)
     changed = dict(leaves)
     changed["h"] = torch.where(mask.unsqueeze(-1), leaves["h"], 1e3)
-    other = fast(changed, 3, mask, balanced=balanced)
+    other = function(changed, 3, mask, **options)
     torch.testing.assert_close(other.capsules, out.capsules, rtol=0, atol=0)
     out.capsules.sum().backward()
     assert leaves["h"].grad[1, 2:].abs().max() == 0
-    nothing = fast(leaves, 3, torch.zeros(ROWS, S, dtype=torch.bool), balanced=balanced)
+    nothing = function(leaves, 3, torch.zeros(ROWS, S, dtype=torch.bool), **options)
     assert nothing.capsules.abs().max() == 0
     nothing.capsules.sum().backward()
     assert all(leaf.grad.isfinite().all() for leaf in leaves.values())
@@ -133,6 +164,8 @@ def test_one_iteration_is_the_squashed_even_share():
     out = sequence_routing(messages, 1)
     torch.testing.assert_close(out.capsules, squash(messages.sum(0) / M))
     torch.testing.assert_close(out.agreement, torch.full((S, M), 1 / M, dtype=torch.float64))
+    mean = sequence_routing(messages, 1, mean_output=True)
+    torch.testing.assert_close(mean.capsules, messages.mean(0))
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
@@ -155,11 +188,23 @@ MESSAGES = torch.zeros(S, M, D)
         (lambda: sequence_routing(MESSAGES, 0), "at least 1 iteration, got 0"),
         (lambda: sequence_routing(MESSAGES[0], 2), r"\[..., S, M, D\]"),
         (lambda: sequence_routing([MESSAGES] * 2, 3), "3 iterations need as many tensors of messages, not 2"),
+        (
+            lambda: linear(tensors(2, shared=False, separable=True), 3),
+            "3 iterations need as many matrices, or one, not 2",
+        ),
         (lambda: sequence_routing([], 3), "3 iterations need as many tensors of messages, not 0"),
         (lambda: sequence_routing(MESSAGES, 2, torch.ones(S + 1)), "mask must have one value per source word"),
         (lambda: sequence_routing(MESSAGES, 2, child_scores=torch.ones(S, G)), "needs both child_scores and parent"),
     ],
-    ids=["no iterations", "too few dimensions", "too few messages", "no messages", "mask", "half of the scores"],
+    ids=[
+        "no iterations",
+        "too few dimensions",
+        "too few messages",
+        "matrices",
+        "no messages",
+        "mask",
+        "half of the scores",
+    ],
 )
 def test_bad_arguments_are_named(call, message):
     with pytest.raises(ValueError, match=message):
