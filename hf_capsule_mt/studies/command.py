@@ -2,6 +2,7 @@
 Run a study, systems with several seeds each, and make its table.
 
     python -m hf_capsule_mt study run STUDY.yaml --jobs 2 --threads 1   train what is not finished
+    python -m hf_capsule_mt study run STUDY.yaml --launcher slurm --slurm time=12:00:00 gpus_per_node=1   as jobs
     python -m hf_capsule_mt study table STUDY.yaml                      means, differences, intervals and a figure
     python -m hf_capsule_mt study table record.json --table FOLDER      ... from a record alone
 
@@ -20,7 +21,10 @@ from ..command import run_command
 from ..files import only_writer, read_json
 
 PROGRAM = "hf_capsule_mt study"
-GOES_ON = "; nothing that is finished is lost, and the same command goes on from the last checkpoints"
+GOES_ON = {
+    "local": "; nothing that is finished is lost, and the same command goes on from the last checkpoints",
+    "slurm": "; jobs in the queue go on, and the same command takes them up again",
+}
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -31,9 +35,15 @@ def _parser() -> argparse.ArgumentParser:
     run = actions.add_parser("run", help="train what is not finished")
     run.add_argument("study", help="a study file, or the name of one of the package's")
     run.add_argument("--output", type=Path, help="folder of the runs (the study file's)")
-    run.add_argument("--jobs", type=int, help="runs at a time (GPUs times --jobs_per_device, or else cores)")
+    run.add_argument(
+        "--launcher", choices=GOES_ON, default="local", help="processes of this machine, or jobs of Slurm"
+    )
+    jobs = "runs at a time (GPUs times --jobs_per_device, or else cores; slurm: all are queued)"
+    run.add_argument("--jobs", type=int, help=jobs)
     run.add_argument("--threads", type=int, help="CPU threads of each run (cores divided by jobs)")
-    run.add_argument("--jobs_per_device", type=int, default=1, help="runs at a time on each GPU (1)")
+    run.add_argument("--jobs_per_device", type=int, help="runs at a time on each GPU (1)")
+    options = "of each job: time=12:00:00 partition=gpu gpus_per_node=1 cpus_per_task=4 mem=32G nodes=1 ..."
+    run.add_argument("--slurm", nargs="+", default=[], metavar="KEY=VALUE", help=options)
     table = actions.add_parser("table", help="means, differences, intervals and a figure")
     table.add_argument("study", help="a study file, the name of one of the package's, or a record (.json)")
     table.add_argument("--output", type=Path, help="folder of the runs (the study file's)")
@@ -53,40 +63,53 @@ def main(argv: Sequence[str]) -> int:
         else:
             _table(arguments)
 
-    status = run_command(PROGRAM, command, after_interruption=GOES_ON if arguments.action == "run" else "")
+    after = GOES_ON[arguments.launcher] if arguments.action == "run" else ""
+    status = run_command(PROGRAM, command, after_interruption=after)
     return status or int(any(failed))
 
 
 def _run(arguments: argparse.Namespace) -> bool:
     """Whether all runs of the study are finished in the end."""
-    from .runner import Display, carry_out, plan, share_machine
+    from .cluster import Cluster, read_options
+    from .runner import Display, Machine, carry_out, plan, share_machine
     from .study_file import find_study, hold_to_record, read_study, resolve_arguments, source_files
 
-    for name in ("jobs", "threads", "jobs_per_device"):
-        value = getattr(arguments, name)
-        if value is not None and value < 1:
-            raise ValueError(f"--{name} must be at least 1, got {value}")
+    on_cluster = arguments.launcher == "slurm"
+    _check_numbers(arguments, on_cluster)
+    options = read_options(arguments.slurm) if on_cluster else {}
     study = read_study(find_study(arguments.study), arguments.output)
     resolved = resolve_arguments(study)
     sources = source_files(study, resolved)
     with only_writer(study.output):
+        cluster = Cluster(study, options) if on_cluster else None
         hold_to_record(study, resolved)
         runs = plan(study, sources, str(resolved[study.compare_with]["target_lang"]))
         to_do = sum(run.next_command() is not None for run in runs)
-        machine = share_machine(arguments.jobs, arguments.threads, arguments.jobs_per_device, max(1, to_do))
-        print(
-            f"{study.title}: {to_do} of {len(runs)} runs to do, {machine.jobs} at a time with {machine.threads} "
-            f"threads each -> {study.output}",
-            file=sys.stderr,
-        )
+        if cluster is not None:
+            machine = Machine(arguments.jobs or max(1, to_do), 1)
+            where = f"as jobs of Slurm, {machine.jobs} at a time"
+        else:
+            machine = share_machine(arguments.jobs, arguments.threads, arguments.jobs_per_device or 1, max(1, to_do))
+            where = f"{machine.jobs} at a time with {machine.threads} threads each"
+        print(f"{study.title}: {to_do} of {len(runs)} runs to do, {where} -> {study.output}", file=sys.stderr)
         display = Display(sys.stderr)
-        if to_do == 0:
-            display.show(runs, machine)
-            return True
-        finished = carry_out(study, runs, machine, display)
-        if not display.terminal:
+        finished = carry_out(study, runs, machine, display, cluster)
+        if to_do == 0 or not display.terminal:
             display.show(runs, machine)
         return finished
+
+
+def _check_numbers(arguments: argparse.Namespace, on_cluster: bool) -> None:
+    for name in ("jobs", "threads", "jobs_per_device"):
+        value = getattr(arguments, name)
+        if value is not None and value < 1:
+            raise ValueError(f"--{name} must be at least 1, got {value}")
+        if value is not None and on_cluster and name != "jobs":
+            raise ValueError(
+                f"--{name} is for runs on this machine; with --launcher slurm, give --slurm cpus_per_task=N"
+            )
+    if arguments.slurm and not on_cluster:
+        raise ValueError("--slurm has no effect without --launcher slurm; add that")
 
 
 def _table(arguments: argparse.Namespace) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TextIO, cast
+from typing import Any, Protocol, TextIO, cast
 
 from ..files import json_text, read_json, write_whole
 from .study_file import Study, extra_test_sets
@@ -48,6 +48,7 @@ class Run:
         state: one of the constants of this module.
         seconds: how long it ran in this call; before and between calls it does not count.
         reason: why it has failed.
+        job: its id on a cluster.
     """
 
     system: str
@@ -62,6 +63,7 @@ class Run:
     slot: int = -1
     began: float = 0.0
     process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
+    job: str = ""
 
     @property
     def log(self) -> Path:
@@ -156,37 +158,63 @@ def finish(run: Run, score: str) -> None:
         run.seconds = run.seconds or float(results["wall_seconds"])
 
 
-def carry_out(study: Study, runs: Sequence[Run], machine: Machine, display: Display) -> bool:
+class Launcher(Protocol):
+    """
+    Where the processes of runs are.
+
+    Attributes:
+        poll: seconds between two looks at the runs.
+    """
+
+    poll: float
+
+    def start(self, run: Run) -> None:
+        """Start a run."""
+
+    def has_ended(self, run: Run) -> bool:
+        """Look after a run, and note how it stands; whether it has ended."""
+
+    def stop(self, active: Sequence[Run]) -> None:
+        """Leave the runs that have not ended."""
+
+
+def carry_out(
+    study: Study, runs: Sequence[Run], machine: Machine, display: Display, launcher: Launcher | None = None
+) -> bool:
     """
     Carry out what is not finished. A run that fails is noted with its log, and the others go on.
+
+    Args:
+        launcher: by default, processes of this machine.
 
     Returns:
         Whether all runs are finished.
 
     Raises:
-        KeyboardInterrupt: Ctrl-C or SIGTERM came; all processes have been ended, and can be gone on with.
+        KeyboardInterrupt: Ctrl-C or SIGTERM came; the launcher has stopped, and can be gone on with.
     """
+    launcher = launcher or Processes(study, machine)
     waiting = [run for run in runs if run.state == WAITING]
-    slots = list(range(machine.jobs))
     active: list[Run] = []
     with told_to_stop() as stopping:
         try:
             while (waiting or active) and not stopping:
-                while waiting and slots and not stopping:
+                while waiting and len(active) < machine.jobs and not stopping:
                     run = waiting.pop(0)
-                    run.slot = slots.pop(0)
+                    launcher.start(run)
                     active.append(run)
-                    _start(run, machine)
                     display.show(runs, machine, run)
-                for run in [run for run in active if _has_ended(run, study, machine)]:
-                    active.remove(run)
-                    slots.append(run.slot)
-                    _record(study, runs)
-                    display.show(runs, machine, run)
+                for run in list(active):
+                    before = run.state
+                    if launcher.has_ended(run):
+                        active.remove(run)
+                        _record(study, runs)
+                    if run.state != before:
+                        display.show(runs, machine, run)
                 display.tick(runs, machine)
-                time.sleep(POLL)
+                time.sleep(launcher.poll)
         finally:
-            _stop(active)
+            launcher.stop(active)
             _record(study, runs)
         if stopping:
             display.show(runs, machine)
@@ -207,56 +235,67 @@ def told_to_stop() -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
-def _start(run: Run, machine: Machine) -> None:
-    """Start the next process of a run."""
-    environment = {**os.environ, **dict.fromkeys(THREAD_VARIABLES, str(machine.threads))}
-    if machine.devices:
-        environment["CUDA_VISIBLE_DEVICES"] = machine.devices[run.slot % len(machine.devices)]
-    command = cast(list[str], run.next_command())
-    run.log.parent.mkdir(parents=True, exist_ok=True)
-    with run.log.open("ab") as log:
-        # a session of its own: Ctrl-C in a terminal reaches the study alone, which ends its runs in order
-        run.process = subprocess.Popen(  # nosec B603
-            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, start_new_session=True
-        )
-    run.began = run.began if run.state == RUNNING else time.monotonic()
-    run.state = RUNNING
+class Processes:
+    """The launcher of this machine: each run has a process, and a slot that says which GPU it gets."""
 
+    def __init__(self, study: Study, machine: Machine) -> None:
+        self.poll = POLL
+        self._study, self._machine = study, machine
+        self._slots = list(range(machine.jobs))
 
-def _has_ended(run: Run, study: Study, machine: Machine) -> bool:
-    """Look after a run: starts its next process, or notes how it has ended."""
-    process = cast("subprocess.Popen[bytes]", run.process)
-    status = process.poll()
-    run.seconds = time.monotonic() - run.began
-    if status is None:
-        return False
-    if status != 0:
-        run.state = FAILED
-        run.reason = f"status {status}" if status > 0 else f"ended by signal {-status}"
-    elif run.next_command() is None:
-        finish(run, study.score)
-    elif run.next_command() == process.args:
-        run.state, run.reason = FAILED, "it ended without its results"
-    else:
-        _start(run, machine)
-        return False
-    return True
+    def start(self, run: Run) -> None:
+        """Start the first process of a run."""
+        run.slot = self._slots.pop(0)
+        self._start_next(run)
 
+    def _start_next(self, run: Run) -> None:
+        environment = {**os.environ, **dict.fromkeys(THREAD_VARIABLES, str(self._machine.threads))}
+        if devices := self._machine.devices:
+            environment["CUDA_VISIBLE_DEVICES"] = devices[run.slot % len(devices)]
+        command = cast(list[str], run.next_command())
+        run.log.parent.mkdir(parents=True, exist_ok=True)
+        with run.log.open("ab") as log:
+            # a session of its own: Ctrl-C in a terminal reaches the study alone, which ends its runs in order
+            run.process = subprocess.Popen(  # nosec B603
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, start_new_session=True
+            )
+        run.began = run.began if run.state == RUNNING else time.monotonic()
+        run.state = RUNNING
 
-def _stop(active: Sequence[Run]) -> None:
-    """End processes, with those that they have started, and wait until they have."""
-    living = [process for run in active if (process := run.process) is not None and process.poll() is None]
-    for process in living:
-        _signal(process, signal.SIGTERM)
-    for process in living:
-        try:
-            process.wait(PATIENCE)
-        except subprocess.TimeoutExpired:
-            _signal(process, signal.SIGKILL)
-            process.wait()
-    for run in active:
-        if run.state == RUNNING:
-            run.state = INTERRUPTED
+    def has_ended(self, run: Run) -> bool:
+        """Start the run's next process, or note how it has ended."""
+        process = cast("subprocess.Popen[bytes]", run.process)
+        status = process.poll()
+        run.seconds = time.monotonic() - run.began
+        if status is None:
+            return False
+        if status != 0:
+            run.state = FAILED
+            run.reason = f"status {status}" if status > 0 else f"ended by signal {-status}"
+        elif run.next_command() is None:
+            finish(run, self._study.score)
+        elif run.next_command() == process.args:
+            run.state, run.reason = FAILED, "it ended without its results"
+        else:
+            self._start_next(run)
+            return False
+        self._slots.append(run.slot)
+        return True
+
+    def stop(self, active: Sequence[Run]) -> None:
+        """End processes, with those that they have started, and wait until they have."""
+        living = [process for run in active if (process := run.process) is not None and process.poll() is None]
+        for process in living:
+            _signal(process, signal.SIGTERM)
+        for process in living:
+            try:
+                process.wait(PATIENCE)
+            except subprocess.TimeoutExpired:
+                _signal(process, signal.SIGKILL)
+                process.wait()
+        for run in active:
+            if run.state == RUNNING:
+                run.state = INTERRUPTED
 
 
 def _signal(process: subprocess.Popen[bytes], number: int) -> None:
@@ -272,7 +311,7 @@ def _record(study: Study, runs: Sequence[Run]) -> None:
             "state": run.state,
             "seconds": round(run.seconds, 1),
             "log": run.log.relative_to(study.output).as_posix(),
-            **({"reason": run.reason} if run.reason else {}),
+            **{name: value for name in ("reason", "job") if (value := getattr(run, name))},
         }
         for run in runs
     ]
@@ -361,7 +400,8 @@ def state_table(runs: Sequence[Run]) -> list[str]:
 def _state(run: Run) -> str:
     if run.state == FINISHED and run.score is not None:
         return f"finished {run.score:.1f}"
-    return f"{run.state} {duration(run.seconds)}" if run.state == RUNNING and run.seconds else run.state
+    words = f"{run.state} {duration(run.seconds)}" if run.state == RUNNING and run.seconds else run.state
+    return f"{words} (job {run.job})" if run.job and run.state in (WAITING, RUNNING) else words
 
 
 def _remaining(runs: Sequence[Run], machine: Machine) -> str:
