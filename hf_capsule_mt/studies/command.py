@@ -44,9 +44,12 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--jobs_per_device", type=int, help="runs at a time on each GPU (1)")
     options = "of each job: time=12:00:00 partition=gpu gpus_per_node=1 cpus_per_task=4 mem=32G nodes=1 ..."
     run.add_argument("--slurm", nargs="+", default=[], metavar="KEY=VALUE", help=options)
+    kept = "folder with results and translations of finished runs: those in it are passed over, further ones are added"
+    run.add_argument("--keep", type=Path, metavar="FOLDER", help=kept)
     table = actions.add_parser("table", help="means, differences, intervals and a figure")
     table.add_argument("study", help="a study file, the name of one of the package's, or a record (.json)")
     table.add_argument("--output", type=Path, help="folder of the runs (the study file's)")
+    table.add_argument("--keep", type=Path, metavar="FOLDER", help="finished runs of it count, too")
     table.add_argument("--table", type=Path, help="folder to write (table/ in that of the runs)")
     table.add_argument("--draws", type=int, default=2000, help="test sets to draw with replacement (2000)")
     return parser
@@ -71,6 +74,7 @@ def main(argv: Sequence[str]) -> int:
 def _run(arguments: argparse.Namespace) -> bool:
     """Whether all runs of the study are finished in the end."""
     from .cluster import Cluster, read_options
+    from .keeping import keep, restore
     from .runner import Display, Machine, carry_out, plan, share_machine
     from .study_file import find_study, hold_to_record, read_study, resolve_arguments, source_files
 
@@ -83,6 +87,8 @@ def _run(arguments: argparse.Namespace) -> bool:
     with only_writer(study.output):
         cluster = Cluster(study, options) if on_cluster else None
         hold_to_record(study, resolved)
+        if arguments.keep is not None:
+            restore(study, resolved, arguments.keep)
         runs = plan(study, sources, str(resolved[study.compare_with]["target_lang"]))
         to_do = sum(run.next_command() is not None for run in runs)
         if cluster is not None:
@@ -93,7 +99,9 @@ def _run(arguments: argparse.Namespace) -> bool:
             where = f"{machine.jobs} at a time with {machine.threads} threads each"
         print(f"{study.title}: {to_do} of {len(runs)} runs to do, {where} -> {study.output}", file=sys.stderr)
         display = Display(sys.stderr)
-        finished = carry_out(study, runs, machine, display, cluster)
+        after_run = (lambda: None) if arguments.keep is None else (lambda: keep(study, resolved, arguments.keep))
+        after_run()
+        finished = carry_out(study, runs, machine, display, cluster, after_run)
         if to_do == 0 or not display.terminal:
             display.show(runs, machine)
         return finished
@@ -114,6 +122,7 @@ def _check_numbers(arguments: argparse.Namespace, on_cluster: bool) -> None:
 
 def _table(arguments: argparse.Namespace) -> None:
     """Write the tables of a study's finished runs, or those of a record, and print them."""
+    from .keeping import restore
     from .record import make_record
     from .study_file import find_study, hold_to_record, read_study, resolve_arguments
     from .tables import check_record, markdown, write_tables
@@ -127,9 +136,11 @@ def _table(arguments: argparse.Namespace) -> None:
     else:
         study = read_study(find_study(arguments.study), arguments.output)
         resolved = resolve_arguments(study)
-        if not study.output.is_dir():
+        if not study.output.is_dir() and arguments.keep is None:
             raise ValueError(f"there is no folder {study.output} yet; begin with study run")
         hold_to_record(study, resolved)
+        if arguments.keep is not None:
+            restore(study, resolved, arguments.keep)
         record = make_record(study, resolved, draws=arguments.draws)
         folder = arguments.table or study.output / "table"
     files = write_tables(record, folder)

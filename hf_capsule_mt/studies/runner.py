@@ -7,7 +7,7 @@ import signal
 import subprocess  # nosec B404
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -179,13 +179,19 @@ class Launcher(Protocol):
 
 
 def carry_out(
-    study: Study, runs: Sequence[Run], machine: Machine, display: Display, launcher: Launcher | None = None
+    study: Study,
+    runs: Sequence[Run],
+    machine: Machine,
+    display: Display,
+    launcher: Launcher | None = None,
+    after_run: Callable[[], None] = lambda: None,
 ) -> bool:
     """
     Carry out what is not finished. A run that fails is noted with its log, and the others go on.
 
     Args:
         launcher: by default, processes of this machine.
+        after_run: called when a run has ended.
 
     Returns:
         Whether all runs are finished.
@@ -209,6 +215,7 @@ def carry_out(
                     if launcher.has_ended(run):
                         active.remove(run)
                         _record(study, runs)
+                        after_run()
                     if run.state != before:
                         display.show(runs, machine, run)
                 display.tick(runs, machine)

@@ -228,16 +228,17 @@ def resolve_arguments(study: Study) -> dict[str, dict[str, Any]]:
     return resolved
 
 
-def hold_to_record(study: Study, resolved: Mapping[str, Mapping[str, Any]]) -> None:
+def hold_to_record(study: Study, resolved: Mapping[str, Mapping[str, Any]], folder: Path | None = None) -> None:
     """
-    Compare a study with what its output folder was begun with, and record it there; new systems, seeds and test sets
-    are added.
+    Compare a study with what a folder, by default its output, was begun with, and record it there; new systems, seeds
+    and test sets are added.
 
     Raises:
         ValueError: a system or a test set of the same name was something else before; says what differs.
         OSError: the record cannot be read or written.
     """
-    path = study.output / STUDY
+    folder = study.output if folder is None else folder
+    path = folder / STUDY
     before: dict[str, Any] = {"systems": {}, "test_sets": {}, "seeds": []}
     if path.exists():
         before |= read_json(path)
@@ -253,7 +254,7 @@ def hold_to_record(study: Study, resolved: Mapping[str, Mapping[str, Any]]) -> N
     ]
     if differences:
         raise ValueError(
-            f"{study.path} is not the study that {study.output} was begun with: {'; '.join(differences)}; undo the "
+            f"{study.path} is not the study that {folder} was begun with: {'; '.join(differences)}; undo the "
             "change, give the system a new name, or name another --output"
         )
     record = {

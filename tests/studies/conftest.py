@@ -64,7 +64,10 @@ for step in range(done, 5):
 (root / f"started-{name}").touch()
 while (root / "meet").exists() and len(list(root.glob("started-*"))) < 2:
     time.sleep(0.01)
-(folder / "results.json").write_text(json.dumps({"scores": [{"bleu": 12.5}], "wall_seconds": 60}))
+(folder / "translations").mkdir(exist_ok=True)
+(folder / "translations" / "test.greedy.de").write_text("eins\\n")
+row = {"bleu": 12.5, "file": "translations/test.greedy.de"}
+(folder / "results.json").write_text(json.dumps({"scores": [row], "wall_seconds": 60}))
 """
 
 

@@ -1,0 +1,61 @@
+"""
+What is left of finished runs in a folder of their own: results and translations, without weights and without the corpus.
+
+Such a folder can be committed or copied: elsewhere the study goes on where it was, and its table needs nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ..files import json_text, read_json, write_whole
+from ..records import public_record
+from .runner import RESULTS, translation_file
+from .study_file import Study, extra_test_sets, hold_to_record
+
+
+def keep(study: Study, resolved: Mapping[str, Mapping[str, Any]], kept: Path) -> None:
+    """
+    Copy what is not there yet of the study's finished runs: the translations that the table scores, those of further
+    test sets, and, last, results.json without paths and secrets.
+
+    Raises:
+        OSError: a file cannot be read or written.
+    """
+    for system, seed in study.runs():
+        source, target = study.folder(system, seed), _folder(study, kept, system, seed)
+        language = str(resolved[system]["target_lang"])
+        files = [translation_file(source, name, language) for name in extra_test_sets(study)]
+        if not all(path.is_file() for path in (source / RESULTS, *files)):
+            continue
+        results = read_json(source / RESULTS)
+        for path in (source / results["scores"][-1]["file"], *files):
+            copy = target / path.relative_to(source)
+            if not copy.exists():
+                write_whole(copy, path.read_bytes())
+        if not (target / RESULTS).exists():
+            write_whole(target / RESULTS, json_text(public_record(results), indent=2) + "\n")
+
+
+def restore(study: Study, resolved: Mapping[str, Mapping[str, Any]], kept: Path) -> None:
+    """
+    Bring kept runs into the study's output, where they count as finished; what is there already stays.
+
+    Raises:
+        ValueError: a system was something else when its runs were kept; says what differs.
+        OSError: a file cannot be read or written.
+    """
+    hold_to_record(study, resolved, kept)
+    for system, seed in study.runs():
+        source, target = _folder(study, kept, system, seed), study.folder(system, seed)
+        if not (source / RESULTS).is_file() or (target / RESULTS).exists():
+            continue
+        for path in sorted(source.rglob("*"), key=lambda path: path.name == RESULTS):
+            if path.is_file():
+                write_whole(target / path.relative_to(source), path.read_bytes())
+
+
+def _folder(study: Study, kept: Path, system: str, seed: int) -> Path:
+    return kept / study.folder(system, seed).relative_to(study.output)
