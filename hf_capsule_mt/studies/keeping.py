@@ -1,5 +1,5 @@
 """
-What is left of finished runs in a folder of their own: results and translations, without weights and without the corpus.
+What is left of finished runs in a folder of their own: results and translations, neither weights nor the corpus.
 
 Such a folder can be committed or copied: elsewhere the study goes on where it was, and its table needs nothing else.
 """

@@ -3,8 +3,9 @@
 import json
 import shutil
 
-from hf_capsule_mt.studies.command import main
 from test_study_tables import finished, record_of  # noqa: F401 (a fixture)
+
+from hf_capsule_mt.studies.command import main
 
 
 def test_table_of_kept_runs_alone_is_that_of_the_runs(finished, stand_in, tmp_path, capsys):  # noqa: F811
