@@ -1,4 +1,4 @@
-"""What `python -m hf_capsule_mt report` computes and writes, as functions; the command is in `report_command`."""
+"""What `hf-capsule-mt report` computes and writes, as functions; the command is in `report_command`."""
 
 from __future__ import annotations
 
@@ -254,7 +254,7 @@ def sweep(records: Sequence[dict[str, Any]], name: str) -> list[dict[str, Any]]:
     """BLEU against one argument, from recorded runs that differ in nothing else (Dou et al., Figures 2 and 3).
 
     Args:
-        records: results.json of runs of train.py.
+        records: results.json of runs of hf-capsule-mt train.
         name: the argument, "num_capsules" or "routing_iterations".
 
     Returns:

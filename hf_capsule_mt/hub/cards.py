@@ -394,11 +394,13 @@ def check_results(results: dict[str, Any]) -> None:
     """
     scores = results.get("scores")
     if scores and not (isinstance(scores, list) and all(isinstance(score, dict) for score in scores)):
-        raise ValueError("the results have scores of the wrong type: pass the results.json that train.py wrote")
+        raise ValueError(
+            "the results have scores of the wrong type: pass the results.json that hf-capsule-mt train wrote"
+        )
     if not scores:
         raise ValueError(
             "the results have no scores, and a card without them says nothing: publish the output folder of a "
-            "finished train.py with a validation or test set"
+            "finished hf-capsule-mt train with a validation or test set"
         )
     missing = [key for key in RESULT_KEYS if key not in results]
     _check_types(results)
@@ -407,8 +409,8 @@ def check_results(results: dict[str, Any]) -> None:
         missing += [f"scores.signatures.{key}" for key in METRICS if not score.get("signatures", {}).get(key)]
     if missing:
         raise ValueError(
-            f"the results lack {', '.join(dict.fromkeys(missing))}: pass the results.json that train.py wrote, not a "
-            "part of it"
+            f"the results lack {', '.join(dict.fromkeys(missing))}: pass the results.json that "
+            "hf-capsule-mt train wrote, not a part of it"
         )
 
 
@@ -430,7 +432,8 @@ def _check_types(results: dict[str, Any]) -> None:
         ]
     if wrong:
         raise ValueError(
-            f"the results have {', '.join(dict.fromkeys(wrong))} of the wrong type: pass what train.py wrote"
+            f"the results have {', '.join(dict.fromkeys(wrong))} of the wrong type: pass what "
+            "hf-capsule-mt train wrote"
         )
 
 

@@ -1,9 +1,9 @@
 """
 A trained run becomes a model on the Hub that needs nothing but transformers.
 
-    python -m hf_capsule_mt publish runs/grammar user/name --card hub_cards/grammar_em_routing.yaml --dry_run
-    python -m hf_capsule_mt publish runs/grammar user/name --card hub_cards/grammar_em_routing.yaml --tag v1.0
-    python -m hf_capsule_mt publish runs/grammar user/name --dry_run     writes runs/grammar/card.yaml, to be gone over
+    hf-capsule-mt publish runs/grammar user/name --card hub_cards/grammar_em_routing.yaml --dry_run
+    hf-capsule-mt publish runs/grammar user/name --card hub_cards/grammar_em_routing.yaml --tag v1.0
+    hf-capsule-mt publish runs/grammar user/name --dry_run     writes runs/grammar/card.yaml, to be gone over
 
 Writes the folder that is to be published (RUN/hub, or --output): weights as safetensors, configuration, the code of
 the model and of the pipeline, tokenizer, generation config, results and translations, and a model card that is
@@ -46,7 +46,7 @@ from .conversion import empty_folder
 from .export import export
 from .starter import VALUES, starter_values, write_starter
 
-PROGRAM = "hf_capsule_mt publish"
+PROGRAM = "hf-capsule-mt publish"
 RESULTS = "results.json"
 TRANSLATIONS = "translations"
 FIGURE = "agreements.png"
@@ -68,7 +68,7 @@ def prepare(
     """Writes the folder that is to be published.
 
     Args:
-        run: output folder of train.py, or of another trainer.
+        run: output folder of hf-capsule-mt train, or of another trainer.
         values: what the card says and a run cannot know.
         repo_id: "user/name", which the examples of the card load.
         output: directory that does not exist yet, or is empty.
@@ -126,15 +126,15 @@ def read_record(run: Path) -> dict[str, Any] | None:
         return None
     if not (run / RESULTS).is_file():
         raise ValueError(
-            f"{run} has no model.safetensors and no {RESULTS}: it is not the output folder of a finished train.py; "
-            "start or resume the training"
+            f"{run} has no model.safetensors and no {RESULTS}: it is not the output folder of a finished "
+            "hf-capsule-mt train; start or resume the training"
         )
     try:
         results = json.loads((run / RESULTS).read_text(encoding="utf-8"))
     except ValueError as error:
         raise ValueError(f"{run / RESULTS} is no JSON: {error}") from None
     if not isinstance(results, dict):
-        raise ValueError(f"{run / RESULTS} is not the results.json that train.py wrote")
+        raise ValueError(f"{run / RESULTS} is not the results.json that hf-capsule-mt train wrote")
     return public_record(results)
 
 
@@ -149,7 +149,7 @@ def _scored_files(record: dict[str, Any]) -> list[str]:
         # Neither another folder nor, on another system, one behind a backslash
         if name != f"{TRANSLATIONS}/{Path(name).name}" or "\\" in name:
             raise ValueError(
-                f"{RESULTS} names {name!r}, which is no file of {TRANSLATIONS}/: pass what train.py wrote"
+                f"{RESULTS} names {name!r}, which is no file of {TRANSLATIONS}/: pass what hf-capsule-mt train wrote"
             )
     return names
 
@@ -393,9 +393,9 @@ def _own_card(run: Path, record: dict[str, Any] | None, trust_remote_code: bool)
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog=f"python -m {PROGRAM}", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog=PROGRAM, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("run", type=Path, help="output folder of train.py")
+    parser.add_argument("run", type=Path, help="output folder of hf-capsule-mt train")
     parser.add_argument("repo_id", help="user/name on the Hub")
     parser.add_argument(
         "--card",

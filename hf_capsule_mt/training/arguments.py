@@ -354,10 +354,10 @@ class _Parser(HfArgumentParser):
 
 
 def build_parser() -> HfArgumentParser:
-    """The parser of `hf_capsule_mt train`, with one argument group per dataclass."""
+    """The parser of `hf-capsule-mt train`, with one argument group per dataclass."""
     return recipe_parser(
         (ModelArguments, DataArguments, CapsuleSeq2SeqTrainingArguments),
-        "hf_capsule_mt train",
+        "hf-capsule-mt train",
         "Train a translation model. RECIPE is the path of a YAML file with arguments by name, or the name of a recipe "
         "of the package, such as multi30k/em_routing; the command line overrides it. Without one it is "
         f"{DEFAULT_RECIPE}, a few minutes on an embedded corpus; --recipe none is no recipe at all.",
@@ -378,7 +378,7 @@ def recipe_parser(dataclass_types: Sequence[type], program: str, description: st
 
 def parse_arguments(argv: Sequence[str], default_recipe: str | None = None) -> Arguments:
     """
-    Parse the command line of `hf_capsule_mt train`.
+    Parse the command line of `hf-capsule-mt train`.
 
     Args:
         argv: arguments without the program name; the first may be a recipe.

@@ -10,7 +10,7 @@ from pathlib import Path
 from ..files import only_writer
 from .failures import RunFailure, explain_failed_writes
 
-PROGRAM = "hf_capsule_mt train"
+PROGRAM = "hf-capsule-mt train"
 
 
 def main(argv: Sequence[str]) -> int:

@@ -258,9 +258,12 @@ class TestRender:
     @pytest.mark.parametrize(
         "change, message",
         [
-            (lambda r: r.update(scores=[]), "no scores.*finished train.py"),
+            (lambda r: r.update(scores=[]), "no scores.*finished hf-capsule-mt train"),
             (lambda r: r.pop("scores"), "no scores"),
-            (lambda r: r["scores"][1].pop("signatures"), "scores.signatures.*results.json that train.py wrote"),
+            (
+                lambda r: r["scores"][1].pop("signatures"),
+                "scores.signatures.*results.json that hf-capsule-mt train wrote",
+            ),
             (lambda r: r["scores"][2]["signatures"].update(bleu=""), "lack scores.signatures.bleu:"),
             (lambda r: r["scores"][0].pop("chrf"), "lack scores.chrf:"),
             (lambda r: r.pop("seed"), "lack seed:"),

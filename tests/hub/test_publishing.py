@@ -160,7 +160,7 @@ def test_what_the_hub_refuses_is_reported(folder, finished_run, values_file, hub
     with pytest.raises(HfHubHTTPError, match="403"):
         upload(folder, NAME)
     assert publish(finished_run, values_file, "--output", tmp_path / "mine") == 2
-    assert "hf_capsule_mt publish: error: " in capsys.readouterr().err
+    assert "hf-capsule-mt publish: error: " in capsys.readouterr().err
     assert hub.repos == {}
     hub.attach(monkeypatch, tmp_path)
     upload(folder, NAME, tag="v1.0")
@@ -202,7 +202,7 @@ def test_checks_find_what_is_wrong_with_a_folder(folder, tmp_path):
     [
         (
             lambda run: [(run / name).unlink() for name in ("results.json", "model.safetensors")],
-            "not the output folder of a finished train.py",
+            "not the output folder of a finished hf-capsule-mt train",
         ),
         (lambda run: (run / "results.json").write_text(json.dumps({"scores": []})), "no scores"),
         (lambda run: (run / "model.safetensors").unlink(), "model.safetensors"),
@@ -215,7 +215,7 @@ def test_what_is_no_finished_run_is_refused(finished_run, values_file, tmp_path,
     change(run)
     assert publish(run, values_file, "--dry_run") == 2
     error = capsys.readouterr().err
-    assert "hf_capsule_mt publish: error: " in error and message in error
+    assert "hf-capsule-mt publish: error: " in error and message in error
     assert not (run / "hub" / "README.md").exists()
 
 
