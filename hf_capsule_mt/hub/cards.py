@@ -1,6 +1,7 @@
 """Model cards: what was measured comes from a run's results.json, what a run cannot know from a values file.
 
-A values file is YAML. The template and the citations are those of the package, unless there are some beside it:
+A values file is YAML; those of the recorded systems come with the package and go by name. The template and the
+citations are those of the package, unless there are some beside it:
 
     title: EM routing, English-German            heading of the card
     description: >-                              one paragraph: what the model is
@@ -21,6 +22,7 @@ A values file is YAML. The template and the citations are those of the package, 
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import numbers
 import re
 from collections.abc import Sequence
@@ -45,6 +47,7 @@ TEMPLATE = "template.md"
 CITATIONS = "citations.yaml"
 # the package's own
 CARD_FILES = Path(__file__).parent / "card"
+VALUES_FILES = CARD_FILES / "values"
 # The common ones of https://huggingface.co/docs/hub/repositories-licenses
 LICENSES = (
     *("apache-2.0", "mit", "bsd", "bsd-2-clause", "bsd-3-clause", "bsd-3-clause-clear", "isc", "unlicense", "wtfpl"),
@@ -121,15 +124,28 @@ CITATION_KEYS = ("reference", "url", "bibtex")
 LIST_KEYS = ("samples", "limitations", "papers", "tags", "languages")
 
 
+def values_names() -> list[str]:
+    """Names of the values files of the package."""
+    return sorted(path.stem for path in VALUES_FILES.glob("*.yaml"))
+
+
 def load_values(path: str | Path) -> CardValues:
     """Reads and checks a values file.
+
+    Args:
+        path: of the file, or the name of one of the package such as "grammar_em_routing".
 
     Raises:
         ValueError: a key that is unknown, missing or of the wrong type, an unknown licence or paper, a name that
             cannot be one of the Hub; says which key of which file, and what is allowed.
-        FileNotFoundError: if there is no such file.
+        FileNotFoundError: if there is no such file; says which names there are.
     """
-    path = Path(path)
+    names = values_names()
+    path = VALUES_FILES / f"{path}.yaml" if str(path) in names else Path(path)
+    if not path.exists():
+        near = difflib.get_close_matches(path.stem, names, n=1)
+        there_are = f"did you mean {near[0]}?" if near else f"give a path, or one of {', '.join(names)}"
+        raise FileNotFoundError(f"no values of a card {path}; {there_are}")
     return make_values(_read_mapping(path), path)
 
 

@@ -33,10 +33,11 @@ SENTENCES = {
     "tr": "Bir adam sokakta yürüyor.",
     "zh": "一个男人走在街上。",
 }
-COMMENT = """\
-# Values of the model card, written from what is known of the model. Go over all of them: license is that of the
-# weights (an identifier of the Hub), dataset has the name and the terms of the training data, samples are sentences
-# that the card shows translated.
+TO_CHECK = ("title", "description", "license", "dataset", "samples", "limitations", "languages")
+COMMENT = f"""\
+# Values of the model card, written from what is known of the model. Go over {", ".join(TO_CHECK)}:
+# license is that of the weights (an identifier of the Hub), dataset has the name and the terms of the training data,
+# samples are sentences that the card shows translated, languages are source and target, such as [en, de].
 """
 
 

@@ -384,6 +384,20 @@ def test_a_model_without_a_record_says_what_is_not_known(plain_run, values_file,
     assert "How it was trained was not recorded" in card.text and "| BLEU |" not in card.text
 
 
+def test_a_starter_card_is_gone_over_before_anything_is_published(run, quick, hub, tmp_path, capsys, monkeypatch):
+    hub.attach(monkeypatch, tmp_path)
+    assert main(["publish", str(run), NAME]) == 2
+    out, error = capsys.readouterr()
+    path = run / "card.yaml"
+    assert out == f"written: {path}, the values of the card, with what is known\n"
+    keys = "title, description, license, dataset, samples, limitations, languages"
+    assert f"nothing is published yet: go over {keys} in {path}, and give the same command again" in error
+    assert hub.requests == [] and not (run / "hub").exists()
+    path.write_text(path.read_text(encoding="utf-8").replace("license: unknown", "license: mit"), encoding="utf-8")
+    assert main(["publish", str(run), NAME]) == 0
+    assert "license: mit" in hub.repos[NAME].head.files["README.md"].decode()
+
+
 def test_a_starter_card_of_a_recorded_run_knows_what_the_record_says(run, quick, capsys):
     assert main(["publish", str(run), NAME, "--dry_run"]) == 0
     values = load_values(run / "card.yaml")
