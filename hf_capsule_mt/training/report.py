@@ -14,6 +14,7 @@ from typing import Any
 from ..records import command_without_secrets
 
 PACKAGES = ("torch", "transformers", "tokenizers", "sentencepiece", "datasets", "accelerate", "sacrebleu")
+RESULTS = "results.json"
 NUM_SAMPLES = 5
 
 
