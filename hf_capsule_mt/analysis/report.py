@@ -25,7 +25,7 @@ from ..evaluation.significance import compare
 from ..evaluation.translate import translate
 from ..files import json_text, read_json, read_lines, write_lines, write_whole
 from ..loading import from_checkpoint
-from ..models.capsule_configuration import ROUTING_AGGREGATIONS
+from ..models.capsule_operators import routes_layers
 from ..models.configuration_capsule_rnn import CAPSULE_MEMORIES
 from .efficiency import efficiency
 from .examples import example
@@ -226,7 +226,7 @@ def _comet(sources: list[str], translations: list[str], references: list[str], c
 
 def describe(config: Any) -> str:
     """What the config says about the system: the fields of `DESCRIBED` that are set."""
-    routes = getattr(config, "aggregation", "none") in ROUTING_AGGREGATIONS
+    routes = routes_layers(getattr(config, "aggregation", "none"))
     capsules = getattr(config, "source_memory", "") in CAPSULE_MEMORIES
     shown = []
     for name in DESCRIBED:
@@ -265,7 +265,7 @@ def sweep(records: Sequence[dict[str, Any]], name: str) -> list[dict[str, Any]]:
     defaults = {"num_capsules": lambda arguments: arguments.get("d_model"), "routing_iterations": lambda _: 3}
     for record in records:
         arguments = record["arguments"]
-        if arguments.get("aggregation") not in ROUTING_AGGREGATIONS:
+        if not routes_layers(arguments.get("aggregation")):
             continue
         value = arguments.get(name) or defaults[name](arguments)
         rest = {key: arguments[key] for key in sorted(arguments) if key not in (name, *UNIMPORTANT)}

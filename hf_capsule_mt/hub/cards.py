@@ -38,7 +38,7 @@ from huggingface_hub.utils import validate_repo_id
 from ..analysis.tables import SCORE_COLUMNS
 from ..evaluation.scores import base_language
 from ..markup import Verbatim, link_address, markdown_template
-from ..models.capsule_configuration import ROUTING_AGGREGATIONS
+from ..models.capsule_operators import routes_layers
 from ..models.configuration_capsule_rnn import CAPSULE_MEMORIES
 from ..recipe_files import read_yaml
 from ..records import find_paths, public_record, texts
@@ -494,7 +494,7 @@ def _signatures(scores: Sequence[dict[str, Any]]) -> list[tuple[str, str]]:
 
 def _figure_text(arguments: dict[str, Any]) -> str:
     texts = []
-    if arguments.get("aggregation") in ROUTING_AGGREGATIONS:
+    if routes_layers(arguments.get("aggregation")):
         texts.append(FIGURE_TEXTS["layers"])
     if arguments.get("source_memory") in CAPSULE_MEMORIES:
         texts.append(FIGURE_TEXTS["memory"])
