@@ -12,6 +12,6 @@ Train a translation model: the command `hf-capsule-mt train`, from a checkout.
 import sys
 
 if __name__ == "__main__":
-    from hf_capsule_mt.training.command import main
+    from hf_capsule_mt.__main__ import main
 
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main(["train", *sys.argv[1:]]))

@@ -48,12 +48,12 @@ def main(argv: list[str]) -> int:
         return 0
     if not argv or argv[0] not in COMMANDS:
         mistake = f"unknown command {argv[0]!r}" if argv else "no command"
-        print(f"hf_capsule_mt: error: {mistake}; there are: {', '.join(COMMANDS)}", file=sys.stderr)
+        print(f"hf-capsule-mt: error: {mistake}; there are: {', '.join(COMMANDS)}", file=sys.stderr)
         return 2
     try:
         return importlib.import_module(COMMANDS[argv[0]]).main(argv[1:])
     except KeyboardInterrupt:
-        print(f"hf_capsule_mt {argv[0]}: interrupted", file=sys.stderr)
+        print(f"hf-capsule-mt {argv[0]}: interrupted", file=sys.stderr)
         return 130
 
 

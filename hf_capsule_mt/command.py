@@ -41,15 +41,15 @@ def run_command(program: str, command: Callable[[], None], *, after_interruption
         _abandon_output()
         return 1
     except KeyboardInterrupt:
-        _say(program, f"interrupted{after_interruption}")
+        say(program, f"interrupted{after_interruption}")
         return INTERRUPTED
     except Exception as error:
         if system_error(error) in FULL:
-            _say(program, f"error: {error}; make room, and give the same command again")
+            say(program, f"error: {error}; make room, and give the same command again")
         elif isinstance(error, USER_ERRORS):
-            _say(program, f"error: {error}")
+            say(program, f"error: {error}")
         elif _out_of_memory(error):
-            _say(program, "error: there is not enough memory; give a smaller --max_tokens, or --num_beams")
+            say(program, "error: there is not enough memory; give a smaller --max_tokens, or --num_beams")
         else:
             raise
     try:
@@ -68,7 +68,8 @@ def _flush() -> None:
         raise OSError(error.errno, f"cannot write to standard output: {error.strerror}") from error
 
 
-def _say(program: str, message: str) -> None:
+def say(program: str, message: str) -> None:
+    """Print one line on standard error, whatever line breaks the message has."""
     line = re.sub(r"\s*\n\s*", " ", message.strip())
     print(f"{program}: {line}", file=sys.stderr)
 

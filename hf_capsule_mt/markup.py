@@ -41,14 +41,14 @@ class Verbatim(str):
     """Markdown that is put into a template as it is."""
 
 
-def one_line(text: Any) -> str:
+def without_breaks(text: Any) -> str:
     """The text on one line, without control characters: line ends and tabs become spaces, others are left out."""
     return _CONTROLS.sub("", " ".join(str(text).split()))
 
 
 def markdown_inline(text: Any) -> Verbatim:
     """Plain text as Markdown where no block can begin, as in a cell of a table; it becomes one line."""
-    return Verbatim(_escaped(one_line(text)))
+    return Verbatim(_escaped(without_breaks(text)))
 
 
 def markdown_text(text: Any) -> Verbatim:
@@ -58,7 +58,7 @@ def markdown_text(text: Any) -> Verbatim:
 
 def markdown_prose(text: Any) -> Verbatim:
     """Sentences as Markdown, in which `code` between single backticks stays code."""
-    pieces = _CODE_SPAN.split(one_line(text))
+    pieces = _CODE_SPAN.split(without_breaks(text))
     pieces[::2] = map(_escaped, pieces[::2])
     pieces[1::2] = map(markdown_code, pieces[1::2])
     return Verbatim(_no_block("".join(pieces)))
@@ -66,7 +66,7 @@ def markdown_prose(text: Any) -> Verbatim:
 
 def markdown_code(text: Any) -> Verbatim:
     """Text as code within a line; it becomes one line."""
-    code = one_line(text)
+    code = without_breaks(text)
     fence = "`" * (_longest_run(code) + 1)
     # One space on either side is not shown.
     space = " " if not code or code.startswith("`") or code.endswith("`") else ""
@@ -108,7 +108,7 @@ def link_address(text: Any) -> Verbatim:
 
 def latex_text(text: Any) -> str:
     """Plain text as LaTeX, on one line."""
-    return "".join(_LATEX_SPECIAL.get(character, character) for character in one_line(text))
+    return "".join(_LATEX_SPECIAL.get(character, character) for character in without_breaks(text))
 
 
 def markdown_template(text: str) -> tuple[jinja2.Template, set[str]]:

@@ -91,7 +91,7 @@ def public_record(record: Mapping[str, Any]) -> dict[str, Any]:
     The record of a run as it is published: without secrets, and with `path/to/NAME` for every path of the machine.
 
     Args:
-        record: what train.py or `distill` wrote, JSON's types; "command" is a command line.
+        record: what `hf-capsule-mt train` or `distill` wrote, JSON's types; "command" is a command line.
 
     Returns:
         A new record; cleaning it again changes nothing.

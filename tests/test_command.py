@@ -57,4 +57,16 @@ def test_train_is_a_command(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert main(["train", "multi30k/em_routing", "--data_dir", "nowhere"]) == 2
     error = capsys.readouterr().err
-    assert error.startswith("hf_capsule_mt train: error: ") and "multi30k/train" in error and error.count("\n") == 1
+    assert error.startswith("hf-capsule-mt train: error: ") and "multi30k/train" in error and error.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_help_and_mistakes_call_a_command_as_it_is_typed(name, capsys):
+    """Whether the console command was typed or `python -m`: one name everywhere."""
+    with pytest.raises(SystemExit) as ended:
+        sys.exit(main([name, "--help"]))
+    text = capsys.readouterr().out
+    assert not ended.value.code and f"usage: hf-capsule-mt {name} " in text and "python -m" not in text
+    with pytest.raises(SystemExit) as ended:
+        sys.exit(main([name, "--no_such_argument", "1"]))
+    assert ended.value.code == 2 and f"hf-capsule-mt {name}: error: " in capsys.readouterr().err

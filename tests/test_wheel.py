@@ -108,7 +108,5 @@ def test_train_translate_and_publish(call, tmp_path):
     source = run / "translations" / "test.en"
     call("translate", run, source, "--output", "test.de", "--num_beams", 1)
     assert (tmp_path / "test.de").read_text(encoding="utf-8").count("\n") == 3
-    values = ROOT / "hub_cards" / "grammar_em_routing.yaml"
-    shutil.copy(values, tmp_path / "values.yaml")
-    said = call("publish", run, "user/name", "--card", "values.yaml", "--dry_run")
+    said = call("publish", run, "user/name", "--card", "grammar_em_routing", "--dry_run")
     assert "checked: " in said and (run / "hub" / "README.md").is_file()

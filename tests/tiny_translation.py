@@ -2,6 +2,7 @@
 
 import copy
 import functools
+import json
 import logging
 import warnings
 from pathlib import Path
@@ -17,6 +18,9 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
+from hf_capsule_mt.hub.conversion import convert
+from tiny_models import open_gates
+
 PAIRS = {
     "a dog runs .": "ein hund rennt .",
     "the small cat sleeps under the old tree .": "die kleine katze schläft unter dem alten baum .",
@@ -26,6 +30,17 @@ PAIRS = {
     "two cats run in the garden .": "zwei katzen rennen im garten .",
 }
 SOURCES, TARGETS = list(PAIRS), list(PAIRS.values())
+# results of a run, and the values of a card
+RESULTS = Path(__file__).resolve().parents[1] / "results" / "grammar" / "em_routing.json"
+CARD = """
+title: A tiny model
+description: It knows six sentences by heart.
+papers: [dou2019]
+license: apache-2.0
+dataset: {name: Six sentences, terms: Written for a test.}
+samples: %s
+limitations: [It knows nothing else.]
+"""
 PAD, EOS = 0, 1
 MAX_POSITIONS = 29
 # Above the positions, so that tests see which of the two limits
@@ -112,3 +127,23 @@ def assert_quiet_limits(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     finally:
         logger.removeHandler(caplog.handler)
     assert "max_length" not in caplog.text and "max_new_tokens" not in caplog.text
+
+
+def finished_run(root: Path) -> Path:
+    """An output folder as a run leaves it, of a model whose aggregates contribute; the plain model is beside it."""
+    tiny_model().save_pretrained(root / "plain")
+    tiny_tokenizer().save_pretrained(root / "plain")
+    run = convert(root / "plain", root / "run", aggregation="em_routing", num_capsules=13)
+    open_gates(AutoModelForSeq2SeqLM.from_pretrained(run)).save_pretrained(run)
+    results = json.loads(RESULTS.read_text(encoding="utf-8"))
+    (run / "results.json").write_text(json.dumps(results), encoding="utf-8")
+    (run / "translations").mkdir()
+    for score in results["scores"]:
+        (run / score["file"]).write_text("Ein Hund rennt.\n", encoding="utf-8")
+    return run
+
+
+def card_values(folder: Path) -> Path:
+    """The values of its card."""
+    (folder / "tiny.yaml").write_text(CARD % json.dumps(SOURCES[:2]), encoding="utf-8")
+    return folder / "tiny.yaml"

@@ -21,7 +21,7 @@ from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from ..files import write_whole
-from ..models.capsule_configuration import ROUTING_AGGREGATIONS
+from ..models.capsule_operators import routes_layers
 from ..models.configuration_capsule_rnn import CAPSULE_MEMORIES
 from ..models.pipeline_translation import encode_truncated, evaluation_mode, limit_length, max_source_length
 
@@ -76,7 +76,7 @@ class AgreementArrays:
 
 def has_routing(config: PreTrainedConfig) -> bool:
     """Whether models of this config have agreements to show."""
-    aggregates = getattr(config, "aggregation", "none") in ROUTING_AGGREGATIONS
+    aggregates = routes_layers(getattr(config, "aggregation", "none"))
     return (
         (aggregates and (config.aggregate_encoder or config.aggregate_decoder))
         or getattr(config, "guided_routing", "none") != "none"

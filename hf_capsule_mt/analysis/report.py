@@ -1,4 +1,4 @@
-"""What `python -m hf_capsule_mt report` computes and writes, as functions; the command is in `report_command`."""
+"""What `hf-capsule-mt report` computes and writes, as functions; the command is in `report_command`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from ..evaluation.significance import compare
 from ..evaluation.translate import translate
 from ..files import json_text, read_json, read_lines, write_lines, write_whole
 from ..loading import from_checkpoint
-from ..models.capsule_configuration import ROUTING_AGGREGATIONS
+from ..models.capsule_operators import routes_layers
 from ..models.configuration_capsule_rnn import CAPSULE_MEMORIES
 from .efficiency import efficiency
 from .examples import example
@@ -226,7 +226,7 @@ def _comet(sources: list[str], translations: list[str], references: list[str], c
 
 def describe(config: Any) -> str:
     """What the config says about the system: the fields of `DESCRIBED` that are set."""
-    routes = getattr(config, "aggregation", "none") in ROUTING_AGGREGATIONS
+    routes = routes_layers(getattr(config, "aggregation", "none"))
     capsules = getattr(config, "source_memory", "") in CAPSULE_MEMORIES
     shown = []
     for name in DESCRIBED:
@@ -254,7 +254,7 @@ def sweep(records: Sequence[dict[str, Any]], name: str) -> list[dict[str, Any]]:
     """BLEU against one argument, from recorded runs that differ in nothing else (Dou et al., Figures 2 and 3).
 
     Args:
-        records: results.json of runs of train.py.
+        records: results.json of runs of hf-capsule-mt train.
         name: the argument, "num_capsules" or "routing_iterations".
 
     Returns:
@@ -265,7 +265,7 @@ def sweep(records: Sequence[dict[str, Any]], name: str) -> list[dict[str, Any]]:
     defaults = {"num_capsules": lambda arguments: arguments.get("d_model"), "routing_iterations": lambda _: 3}
     for record in records:
         arguments = record["arguments"]
-        if arguments.get("aggregation") not in ROUTING_AGGREGATIONS:
+        if not routes_layers(arguments.get("aggregation")):
             continue
         value = arguments.get(name) or defaults[name](arguments)
         rest = {key: arguments[key] for key in sorted(arguments) if key not in (name, *UNIMPORTANT)}

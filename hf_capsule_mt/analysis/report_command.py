@@ -1,8 +1,8 @@
 """
 One page on what checkpoints translate and what their routing does, on a test set.
 
-    python -m hf_capsule_mt report runs/grammar --source test.en --reference test.de
-    python -m hf_capsule_mt report runs/baseline runs/em_routing runs/gdr --source test.en --reference test.de
+    hf-capsule-mt report runs/grammar --source test.en --reference test.de
+    hf-capsule-mt report runs/baseline runs/em_routing runs/gdr --source test.en --reference test.de
 
 The output folder gets index.html, which holds everything and needs no network, the figures as SVG and PNG, every
 number in report.json (in summary.json without examples and maps), the table of systems as Markdown and LaTeX, and the
@@ -31,7 +31,7 @@ from ..files import only_writer, read_json
 from ..loading import add_trust_argument, from_checkpoint
 from .report import NUM_EXAMPLES, Options, Progress, file_name, load_test_set, make_report, write_report
 
-PROGRAM = "hf_capsule_mt report"
+PROGRAM = "hf-capsule-mt report"
 
 
 @contextmanager
@@ -58,7 +58,7 @@ def _names(checkpoints: Sequence[str], given: Sequence[str] | None) -> dict[str,
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog=f"python -m {PROGRAM}", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog=PROGRAM, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("checkpoints", nargs="+", help="directories or names on the Hub; the first is the baseline")
     parser.add_argument("--source", type=Path, required=True, help="text file with one sentence a line")
@@ -112,7 +112,7 @@ def _read_run(path: Path) -> dict[str, Any]:
     known = isinstance(record, dict) and isinstance(record.get("arguments"), dict)
     scores = record.get("scores") if known else None
     if not isinstance(scores, list) or not scores or not all(_is_score(row) for row in scores):
-        raise ValueError(f"{path} is no results.json of a run of train.py; leave it out of --runs")
+        raise ValueError(f"{path} is no results.json of a run of hf-capsule-mt train; leave it out of --runs")
     return record
 
 

@@ -1,9 +1,9 @@
 """
 Fetch a parallel corpus from the Hub as text files, in the folders that the recipes look for.
 
-    python -m hf_capsule_mt data multi30k --output DATA           DATA/multi30k/train.en, train.de, val.en, ...
-    python -m hf_capsule_mt data wmt16 --output DATA --source_lang ro    DATA/wmt16/en-ro/train.en, train.ro, ...
-    python train.py recipes/multi30k/em_routing.yaml --data_dir DATA     how a recipe finds them
+    hf-capsule-mt data multi30k --output DATA                  DATA/multi30k/train.en, train.de, val.en, ...
+    hf-capsule-mt data wmt16 --output DATA --source_lang ro     DATA/wmt16/en-ro/train.en, train.ro, ...
+    hf-capsule-mt train multi30k/em_routing --data_dir DATA     how a recipe finds them
 
 A corpus that has several pairs of languages gets a folder for each pair, whichever of the two is the source. Every
 file is there as a whole or not at all, and a file that is there already is checked and kept, so that the same command
@@ -28,7 +28,7 @@ from ..files import json_text, only_writer, raw_lines, read_json, write_lines, w
 if TYPE_CHECKING:
     from datasets import Dataset
 
-PROGRAM = "hf_capsule_mt data"
+PROGRAM = "hf-capsule-mt data"
 RECORD = "corpus.json"
 SPLITS = ("train", "validation", "test")
 # The branch to which the Hub converts a data set whose main one has a script, which datasets runs no more.
@@ -343,7 +343,7 @@ def _digest(path: Path) -> str:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog=f"python -m {PROGRAM}", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog=PROGRAM, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("corpus", help=f"one of {', '.join(CORPORA)}")
     parser.add_argument("--output", type=Path, required=True, help="the data folder; the corpus gets one of its own")

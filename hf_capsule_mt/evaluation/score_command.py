@@ -1,9 +1,9 @@
 """
 Score given translations: their log-probability under any encoder-decoder checkpoint, as its beam search scores them.
 
-    python -m hf_capsule_mt score runs/grammar test.en test.de
-    python -m hf_capsule_mt score runs/grammar translated.jsonl --jsonl
-    python -m hf_capsule_mt score runs/grammar translated.jsonl --jsonl --nbest
+    hf-capsule-mt score runs/grammar test.en test.de
+    hf-capsule-mt score runs/grammar translated.jsonl --jsonl
+    hf-capsule-mt score runs/grammar translated.jsonl --jsonl --nbest
 
 A line is "score TAB tokens": the sum of the log-probabilities of the target's tokens, its end included, over their
 number to the power of --length_penalty, and this number. With --per_token the log-probabilities follow, separated by
@@ -48,12 +48,12 @@ from .translate_command import (
     prefixes_of,
 )
 
-PROGRAM = "hf_capsule_mt score"
+PROGRAM = "hf-capsule-mt score"
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog=f"python -m {PROGRAM}", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog=PROGRAM, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("checkpoint", help="directory or name on the Hub")
     parser.add_argument("source", type=Path, help="text file, or the JSON lines; - for standard input")

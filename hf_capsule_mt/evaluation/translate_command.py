@@ -1,9 +1,9 @@
 """
 Translate a file, or standard input, with any encoder-decoder checkpoint.
 
-    python -m hf_capsule_mt translate runs/grammar test.en --output test.de
-    cat test.en | python -m hf_capsule_mt translate runs/grammar > test.de
-    python -m hf_capsule_mt translate runs/grammar test.jsonl --jsonl --num_return_sequences 5 --agreements
+    hf-capsule-mt translate runs/grammar test.en --output test.de
+    cat test.en | hf-capsule-mt translate runs/grammar > test.de
+    hf-capsule-mt translate runs/grammar test.jsonl --jsonl --num_return_sequences 5 --agreements
 
 One sentence a line; a blank line stays blank. With --scores a line is "score TAB translation", with several
 translations a sentence "sentence TAB score TAB translation", the sentences counted from 0. With --jsonl lines are JSON
@@ -41,7 +41,7 @@ from .line_files import (
 )
 from .translate import Hypothesis, translate, translate_nbest
 
-PROGRAM = "hf_capsule_mt translate"
+PROGRAM = "hf-capsule-mt translate"
 SCORE_DECIMALS = 6
 GOES_ON = "what is finished is kept, and the same command goes on from there"
 # Above these a number is a mistake: it would take all memory, or every score to zero
@@ -120,7 +120,7 @@ def json_number(value: float) -> float | None:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog=f"python -m {PROGRAM}", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog=PROGRAM, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("checkpoint", help="directory or name on the Hub")
     parser.add_argument("input", type=Path, nargs="?", default=STANDARD_STREAM, help="text file (standard input)")

@@ -1,6 +1,7 @@
 """Model cards: what was measured comes from a run's results.json, what a run cannot know from a values file.
 
-A values file is YAML. The template and the citations are those of the package, unless there are some beside it:
+A values file is YAML; those of the recorded systems come with the package and go by name. The template and the
+citations are those of the package, unless there are some beside it:
 
     title: EM routing, English-German            heading of the card
     description: >-                              one paragraph: what the model is
@@ -21,6 +22,7 @@ A values file is YAML. The template and the citations are those of the package, 
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import numbers
 import re
 from collections.abc import Sequence
@@ -36,7 +38,7 @@ from huggingface_hub.utils import validate_repo_id
 from ..analysis.tables import SCORE_COLUMNS
 from ..evaluation.scores import base_language
 from ..markup import Verbatim, link_address, markdown_template
-from ..models.capsule_configuration import ROUTING_AGGREGATIONS
+from ..models.capsule_operators import routes_layers
 from ..models.configuration_capsule_rnn import CAPSULE_MEMORIES
 from ..recipe_files import read_yaml
 from ..records import find_paths, public_record, texts
@@ -45,6 +47,7 @@ TEMPLATE = "template.md"
 CITATIONS = "citations.yaml"
 # the package's own
 CARD_FILES = Path(__file__).parent / "card"
+VALUES_FILES = CARD_FILES / "values"
 # The common ones of https://huggingface.co/docs/hub/repositories-licenses
 LICENSES = (
     *("apache-2.0", "mit", "bsd", "bsd-2-clause", "bsd-3-clause", "bsd-3-clause-clear", "isc", "unlicense", "wtfpl"),
@@ -121,15 +124,28 @@ CITATION_KEYS = ("reference", "url", "bibtex")
 LIST_KEYS = ("samples", "limitations", "papers", "tags", "languages")
 
 
+def values_names() -> list[str]:
+    """Names of the values files of the package."""
+    return sorted(path.stem for path in VALUES_FILES.glob("*.yaml"))
+
+
 def load_values(path: str | Path) -> CardValues:
     """Reads and checks a values file.
+
+    Args:
+        path: of the file, or the name of one of the package such as "grammar_em_routing".
 
     Raises:
         ValueError: a key that is unknown, missing or of the wrong type, an unknown licence or paper, a name that
             cannot be one of the Hub; says which key of which file, and what is allowed.
-        FileNotFoundError: if there is no such file.
+        FileNotFoundError: if there is no such file; says which names there are.
     """
-    path = Path(path)
+    names = values_names()
+    path = VALUES_FILES / f"{path}.yaml" if str(path) in names else Path(path)
+    if not path.exists():
+        near = difflib.get_close_matches(path.stem, names, n=1)
+        there_are = f"did you mean {near[0]}?" if near else f"give a path, or one of {', '.join(names)}"
+        raise FileNotFoundError(f"no values of a card {path}; {there_are}")
     return make_values(_read_mapping(path), path)
 
 
@@ -394,11 +410,13 @@ def check_results(results: dict[str, Any]) -> None:
     """
     scores = results.get("scores")
     if scores and not (isinstance(scores, list) and all(isinstance(score, dict) for score in scores)):
-        raise ValueError("the results have scores of the wrong type: pass the results.json that train.py wrote")
+        raise ValueError(
+            "the results have scores of the wrong type: pass the results.json that hf-capsule-mt train wrote"
+        )
     if not scores:
         raise ValueError(
             "the results have no scores, and a card without them says nothing: publish the output folder of a "
-            "finished train.py with a validation or test set"
+            "finished hf-capsule-mt train with a validation or test set"
         )
     missing = [key for key in RESULT_KEYS if key not in results]
     _check_types(results)
@@ -407,8 +425,8 @@ def check_results(results: dict[str, Any]) -> None:
         missing += [f"scores.signatures.{key}" for key in METRICS if not score.get("signatures", {}).get(key)]
     if missing:
         raise ValueError(
-            f"the results lack {', '.join(dict.fromkeys(missing))}: pass the results.json that train.py wrote, not a "
-            "part of it"
+            f"the results lack {', '.join(dict.fromkeys(missing))}: pass the results.json that "
+            "hf-capsule-mt train wrote, not a part of it"
         )
 
 
@@ -430,7 +448,8 @@ def _check_types(results: dict[str, Any]) -> None:
         ]
     if wrong:
         raise ValueError(
-            f"the results have {', '.join(dict.fromkeys(wrong))} of the wrong type: pass what train.py wrote"
+            f"the results have {', '.join(dict.fromkeys(wrong))} of the wrong type: pass what "
+            "hf-capsule-mt train wrote"
         )
 
 
@@ -475,7 +494,7 @@ def _signatures(scores: Sequence[dict[str, Any]]) -> list[tuple[str, str]]:
 
 def _figure_text(arguments: dict[str, Any]) -> str:
     texts = []
-    if arguments.get("aggregation") in ROUTING_AGGREGATIONS:
+    if routes_layers(arguments.get("aggregation")):
         texts.append(FIGURE_TEXTS["layers"])
     if arguments.get("source_memory") in CAPSULE_MEMORIES:
         texts.append(FIGURE_TEXTS["memory"])

@@ -1,9 +1,9 @@
 """
 Plain checkpoints become capsule checkpoints, and back.
 
-    python -m hf_capsule_mt convert Helsinki-NLP/opus-mt-en-de my-model --aggregation em_routing
-    python -m hf_capsule_mt convert my-model my-model-guided --guided_routing routing --bow_loss_weight 1
-    python -m hf_capsule_mt convert my-model plain-model --plain
+    hf-capsule-mt convert Helsinki-NLP/opus-mt-en-de my-model --aggregation em_routing
+    hf-capsule-mt convert my-model my-model-guided --guided_routing routing --bow_loss_weight 1
+    hf-capsule-mt convert my-model plain-model --plain
 
 SOURCE is a directory or a name on the Hub: a plain Marian or BART checkpoint, or a capsule checkpoint that gets other
 systems. Until it is trained, the result translates exactly like its source, unless --aggregation_init paper is given.
@@ -43,7 +43,7 @@ from ..models.capsule_configuration import (
 from ..models.capsule_operators import known_aggregations
 from ..models.configuration_capsule_marian import CapsuleMarianConfig
 
-PROGRAM = "hf_capsule_mt convert"
+PROGRAM = "hf-capsule-mt convert"
 CHOICES = {
     "capsule_inputs": CAPSULE_INPUTS,
     "linear_inputs": LINEAR_INPUTS,
@@ -170,7 +170,7 @@ def _save(model: PreTrainedModel, source: str | Path, hub: dict[str, Any], outpu
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog=f"python -m {PROGRAM}", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog=PROGRAM, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("source", help="directory or name on the Hub")
     parser.add_argument("output", type=Path, help="new directory")

@@ -35,7 +35,7 @@ def export(
     if not isinstance(model.config, CapsuleConfigMixin):
         raise ValueError(
             f"{source} is of type '{model.config.model_type}', which transformers loads and uploads by itself "
-            "(model.push_to_hub); to publish a capsule model, convert it first: python -m hf_capsule_mt convert"
+            "(model.push_to_hub); to publish a capsule model, convert it first: hf-capsule-mt convert"
         )
     tokenizer = from_checkpoint(AutoTokenizer, source, trust_remote_code=trust_remote_code)
     config: Any = model.config

@@ -1,9 +1,10 @@
 """
 A trained run becomes a model on the Hub that needs nothing but transformers.
 
-    python -m hf_capsule_mt publish runs/grammar user/name --card hub_cards/grammar_em_routing.yaml --dry_run
-    python -m hf_capsule_mt publish runs/grammar user/name --card hub_cards/grammar_em_routing.yaml --tag v1.0
-    python -m hf_capsule_mt publish runs/grammar user/name --dry_run     writes runs/grammar/card.yaml, to be gone over
+    hf-capsule-mt publish runs/grammar user/name --card grammar_em_routing --dry_run
+    hf-capsule-mt publish runs/grammar user/name --card grammar_em_routing --tag v1.0
+    hf-capsule-mt publish runs/grammar user/name     without --card: writes runs/grammar/card.yaml, to be gone over
+    hf-capsule-mt publish runs/grammar user/name     ... and again: publishes with it
 
 Writes the folder that is to be published (RUN/hub, or --output): weights as safetensors, configuration, the code of
 the model and of the pipeline, tokenizer, generation config, results and translations, and a model card that is
@@ -41,12 +42,21 @@ from ..markup import markdown_text
 from ..models.pipeline_translation import TranslationPipeline, evaluation_mode
 from ..records import find_paths, find_secrets, is_secret, public_record, texts
 from . import clean_process
-from .cards import FILE_KEYS, CardValues, check_card, check_results, load_values, make_values, render_card
+from .cards import (
+    FILE_KEYS,
+    CardValues,
+    check_card,
+    check_results,
+    load_values,
+    make_values,
+    render_card,
+    values_names,
+)
 from .conversion import empty_folder
 from .export import export
-from .starter import VALUES, starter_values, write_starter
+from .starter import TO_CHECK, VALUES, starter_values, write_starter
 
-PROGRAM = "hf_capsule_mt publish"
+PROGRAM = "hf-capsule-mt publish"
 RESULTS = "results.json"
 TRANSLATIONS = "translations"
 FIGURE = "agreements.png"
@@ -68,7 +78,7 @@ def prepare(
     """Writes the folder that is to be published.
 
     Args:
-        run: output folder of train.py, or of another trainer.
+        run: output folder of hf-capsule-mt train, or of another trainer.
         values: what the card says and a run cannot know.
         repo_id: "user/name", which the examples of the card load.
         output: directory that does not exist yet, or is empty.
@@ -126,15 +136,15 @@ def read_record(run: Path) -> dict[str, Any] | None:
         return None
     if not (run / RESULTS).is_file():
         raise ValueError(
-            f"{run} has no model.safetensors and no {RESULTS}: it is not the output folder of a finished train.py; "
-            "start or resume the training"
+            f"{run} has no model.safetensors and no {RESULTS}: it is not the output folder of a finished "
+            "hf-capsule-mt train; start or resume the training"
         )
     try:
         results = json.loads((run / RESULTS).read_text(encoding="utf-8"))
     except ValueError as error:
         raise ValueError(f"{run / RESULTS} is no JSON: {error}") from None
     if not isinstance(results, dict):
-        raise ValueError(f"{run / RESULTS} is not the results.json that train.py wrote")
+        raise ValueError(f"{run / RESULTS} is not the results.json that hf-capsule-mt train wrote")
     return public_record(results)
 
 
@@ -149,7 +159,7 @@ def _scored_files(record: dict[str, Any]) -> list[str]:
         # Neither another folder nor, on another system, one behind a backslash
         if name != f"{TRANSLATIONS}/{Path(name).name}" or "\\" in name:
             raise ValueError(
-                f"{RESULTS} names {name!r}, which is no file of {TRANSLATIONS}/: pass what train.py wrote"
+                f"{RESULTS} names {name!r}, which is no file of {TRANSLATIONS}/: pass what hf-capsule-mt train wrote"
             )
     return names
 
@@ -379,29 +389,37 @@ def _draw(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, sentence: 
     return None if drawn is None else drawn.name
 
 
-def _own_card(run: Path, record: dict[str, Any] | None, trust_remote_code: bool) -> Path:
-    """The values file of a run; one is written if there is none."""
+def _own_card(run: Path, record: dict[str, Any] | None, *, dry_run: bool, trust_remote_code: bool) -> Path:
+    """
+    The values file of a run; one is written if there is none.
+
+    Raises:
+        ValueError: it was written just now, and nobody has seen what would be published.
+    """
     path = run / VALUES
-    if not path.is_file():
-        write_starter(path, run, record, trust_remote_code=trust_remote_code)
-        print(
-            f"written: {path}, the values of the card, with what is known: go over title, description, license, "
-            "dataset, samples and limitations"
+    if path.is_file():
+        return path
+    write_starter(path, run, record, trust_remote_code=trust_remote_code)
+    print(f"written: {path}, the values of the card, with what is known")
+    if not dry_run:
+        raise ValueError(
+            f"nothing is published yet: go over {', '.join(TO_CHECK)} in {path}, and give the same command again; "
+            "with --dry_run, it writes the card and uploads nothing"
         )
     return path
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog=f"python -m {PROGRAM}", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog=PROGRAM, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("run", type=Path, help="output folder of train.py")
+    parser.add_argument("run", type=Path, help="output folder of hf-capsule-mt train")
     parser.add_argument("repo_id", help="user/name on the Hub")
     parser.add_argument(
         "--card",
-        type=Path,
-        help="values of the model card, a file like those in hub_cards/; RUN/card.yaml if not given, which is written "
-        "from what is known if there is none",
+        help="values of the model card: a YAML file, or the name of one of the package "
+        f"({', '.join(values_names())}); RUN/card.yaml if not given. If there is none, it is written from what is "
+        "known, and the command ends there, so that you can go over it",
     )
     parser.add_argument("--output", type=Path, help="folder to write; RUN/hub, which is replaced, if not given")
     parser.add_argument("--dry_run", action="store_true", help="write and check the folder, upload nothing")
@@ -421,17 +439,17 @@ def _command(arguments: argparse.Namespace) -> None:
         print(f"{arguments.run} has no {RESULTS}: the card will say that scores and training are not known")
     else:
         check_results(record)
-    values = load_values(arguments.card or _own_card(arguments.run, record, arguments.trust_remote_code))
+    trust, dry = arguments.trust_remote_code, arguments.dry_run
+    values = load_values(arguments.card or _own_card(arguments.run, record, dry_run=dry, trust_remote_code=trust))
     if arguments.output is not None:
         empty_folder(output)
     revision = arguments.tag or arguments.revision or "main"
-    trust = arguments.trust_remote_code
     with whole_folder(output) as folder:
         prepare(arguments.run, values, arguments.repo_id, folder, revision, trust_remote_code=trust)
         check(folder, values.samples)
     print(f"written: {output}")
     print("checked: a process without this package loads it and translates the samples as the card says")
-    if arguments.dry_run:
+    if dry:
         return
     address = upload(
         output,

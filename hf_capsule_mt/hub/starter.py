@@ -11,7 +11,8 @@ from transformers import AutoConfig, AutoTokenizer
 from ..evaluation.scores import base_language
 from ..files import write_whole
 from ..loading import from_checkpoint
-from ..models.capsule_configuration import ROUTING_AGGREGATIONS, CapsuleConfigMixin
+from ..models.capsule_configuration import CapsuleConfigMixin
+from ..models.capsule_operators import operator_file, routes_layers
 from ..models.configuration_capsule_rnn import CAPSULE_MEMORIES
 from .cards import is_language, is_repo_id
 
@@ -33,10 +34,11 @@ SENTENCES = {
     "tr": "Bir adam sokakta yürüyor.",
     "zh": "一个男人走在街上。",
 }
-COMMENT = """\
-# Values of the model card, written from what is known of the model. Go over all of them: license is that of the
-# weights (an identifier of the Hub), dataset has the name and the terms of the training data, samples are sentences
-# that the card shows translated.
+TO_CHECK = ("title", "description", "license", "dataset", "samples", "limitations", "languages")
+COMMENT = f"""\
+# Values of the model card, written from what is known of the model. Go over {", ".join(TO_CHECK)}:
+# license is that of the weights (an identifier of the Hub), dataset has the name and the terms of the training data,
+# samples are sentences that the card shows translated, languages are source and target, such as [en, de].
 """
 
 
@@ -98,7 +100,7 @@ def starter_values(
         "description": f"A translation model of the family {config.model_type}: "
         + (", ".join(name for name, _ in systems) or "no capsule routing")
         + ".",
-        "papers": [paper for _, paper in systems],
+        "papers": [paper for _, paper in systems if paper],
         "license": "unknown",
         "dataset": {"name": _dataset_name(arguments), "terms": TERMS if recorded else NOT_RECORDED},
         "samples": samples or [SENTENCES.get(languages[0], SENTENCES["en"])],
@@ -110,10 +112,12 @@ def starter_values(
 
 
 def _systems(config: Any) -> list[tuple[str, str]]:
-    """What the model routes, in words, and the paper of it."""
+    """What the model routes, in words, and the paper of it; "" of an operator from outside, whose is not known."""
     found = []
-    if config.aggregation in ROUTING_AGGREGATIONS:
-        found.append((f"layer aggregation {config.aggregation}", "dou2019"))
+    if routes_layers(config.aggregation):
+        found.append(
+            (f"layer aggregation {config.aggregation}", "" if operator_file(config.aggregation) else "dou2019")
+        )
     if getattr(config, "source_memory", None) in CAPSULE_MEMORIES:
         found.append((f"source memory {config.source_memory}", "wang2019"))
     if config.guided_routing != "none":

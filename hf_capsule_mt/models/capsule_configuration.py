@@ -10,7 +10,6 @@ from transformers.activations import ACT2FN
 
 from .capsule_operators import check_aggregation
 
-ROUTING_AGGREGATIONS = ("dynamic_routing", "em_routing")
 CAPSULE_INPUTS = ("all_layers", "own_layer")
 LINEAR_INPUTS = ("layers", "votes")
 AGGREGATION_INITS = ("identity", "paper")

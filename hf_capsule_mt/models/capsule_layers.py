@@ -169,6 +169,8 @@ class RoutingAggregation(nn.Module):
         num_layers: L.
     """
 
+    routes = True
+
     def __init__(self, config, num_layers: int) -> None:
         super().__init__()
         self.num_capsules = config.num_capsules

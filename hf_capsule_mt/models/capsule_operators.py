@@ -26,7 +26,8 @@ def register_aggregation(name: str) -> Callable[[Operator], Operator]:
 
     The class is a torch module that is built as `Class(config, num_layers, **aggregation_options)`, hence further
     parameters are its options and have defaults. Its forward takes the layers [..., L, d] and output_agreements, and
-    returns the aggregate [..., d] and, where it routes and is asked, R agreements [..., L, N]; None otherwise. Its
+    returns the aggregate [..., d] and, where it routes and is asked, R agreements [..., L, N]; None otherwise. A class
+    that routes says so by an attribute, `routes = True`: reports, cards and figures then show its agreements. Its
     direct parameters start as its `init_weights` says if it is an `InitialisesItself`.
 
     Args:
@@ -79,6 +80,12 @@ def aggregation_class(name: str) -> type:
             "that adds it (--operators FILE, see docs/operators.md)"
         )
     return AGGREGATION_CLASSES[name]
+
+
+def routes_layers(name: Any) -> bool:
+    """Whether an aggregation has agreements to show; not if nothing has registered that name."""
+    _register_built_in()
+    return bool(getattr(AGGREGATION_CLASSES.get(name), "routes", False))
 
 
 def check_aggregation(name: str, options: dict[str, Any] | None = None) -> None:

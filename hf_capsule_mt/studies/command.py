@@ -1,10 +1,10 @@
 """
 Run a study, systems with several seeds each, and make its table.
 
-    python -m hf_capsule_mt study run STUDY.yaml --jobs 2 --threads 1   train what is not finished
-    python -m hf_capsule_mt study run STUDY.yaml --launcher slurm --slurm time=12:00:00 gpus_per_node=1   as jobs
-    python -m hf_capsule_mt study table STUDY.yaml                      means, differences, intervals and a figure
-    python -m hf_capsule_mt study table record.json --table FOLDER      ... from a record alone
+    hf-capsule-mt study run STUDY.yaml --jobs 2 --threads 1   train what is not finished
+    hf-capsule-mt study run STUDY.yaml --launcher slurm --slurm time=12:00:00 gpus_per_node=1   as jobs
+    hf-capsule-mt study table STUDY.yaml                      means, differences, intervals and a figure
+    hf-capsule-mt study table record.json --table FOLDER      ... from a record alone
 
 STUDY is a file, or the name of a study that comes with the package: grammar, multi30k. `run` may be interrupted, and
 goes on where it was when it is given again; what has failed is tried again then.
@@ -20,7 +20,7 @@ from pathlib import Path
 from ..command import run_command
 from ..files import only_writer, read_json
 
-PROGRAM = "hf_capsule_mt study"
+PROGRAM = "hf-capsule-mt study"
 GOES_ON = {
     "local": "; nothing that is finished is lost, and the same command goes on from the last checkpoints",
     "slurm": "; jobs in the queue go on, and the same command takes them up again",
@@ -29,7 +29,7 @@ GOES_ON = {
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog=f"python -m {PROGRAM}", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog=PROGRAM, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     actions = parser.add_subparsers(dest="action", required=True, metavar="run|table")
     run = actions.add_parser("run", help="train what is not finished")

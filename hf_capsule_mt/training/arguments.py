@@ -14,6 +14,7 @@ from typing import Any, Literal, NamedTuple, NoReturn
 
 import torch
 from transformers import HfArgumentParser, Seq2SeqTrainingArguments
+from transformers.trainer_utils import HubStrategy
 
 from ..files import parse_json
 from ..loading import TRUST_HELP
@@ -262,6 +263,7 @@ class CapsuleSeq2SeqTrainingArguments(Seq2SeqTrainingArguments):
     save_steps: float = argument("Save a checkpoint every so many updates.", 1000)
     save_total_limit: int | None = argument("Keep the last so many checkpoints, and the best one.", 6)
     metric_for_best_model: str | None = argument("Score that the best checkpoint maximises: bleu, chrf.", "bleu")
+    hub_strategy: str = argument("When push_to_hub uploads: end, the finished model; no checkpoints.", "end")
     report_to: str = argument("Where to log: tensorboard, none, all, ...", "tensorboard")
     restore_callback_states_from_checkpoint: bool = argument("A resumed run keeps counting for early stopping.", True)
     use_cache: bool = argument("Of the model's config; the model needs no cache for training in any case.", True)
@@ -311,6 +313,11 @@ class CapsuleSeq2SeqTrainingArguments(Seq2SeqTrainingArguments):
             raise ValueError(f"early_stopping_patience must be at least 1, got {self.early_stopping_patience}")
         if self.early_stopping_patience is not None and "no" in (self.eval_strategy, self.metric_for_best_model):
             raise ValueError("early_stopping_patience needs evaluations: set eval_strategy to steps or epoch")
+        if self.push_to_hub and self.hub_strategy != HubStrategy.END:
+            raise ValueError(
+                f"hub_strategy={self.hub_strategy} would upload what lies in checkpoints, pickles among it: leave it "
+                "out, and push_to_hub uploads the finished model"
+            )
         if not 0 <= self.learning_rate < math.inf:
             raise ValueError(f"learning_rate must be a finite number of at least 0, got {self.learning_rate}")
         if self.dataloader_num_workers < 0:
@@ -369,10 +376,10 @@ class _Parser(HfArgumentParser):
 
 
 def build_parser() -> HfArgumentParser:
-    """The parser of `hf_capsule_mt train`, with one argument group per dataclass."""
+    """The parser of `hf-capsule-mt train`, with one argument group per dataclass."""
     return recipe_parser(
         (ModelArguments, DataArguments, CapsuleSeq2SeqTrainingArguments),
-        "hf_capsule_mt train",
+        "hf-capsule-mt train",
         "Train a translation model. RECIPE is the path of a YAML file with arguments by name, or the name of a recipe "
         "of the package, such as multi30k/em_routing; the command line overrides it. Without one it is "
         f"{DEFAULT_RECIPE}, a few minutes on an embedded corpus; --recipe none is no recipe at all.",
@@ -393,7 +400,7 @@ def recipe_parser(dataclass_types: Sequence[type], program: str, description: st
 
 def parse_arguments(argv: Sequence[str], default_recipe: str | None = None) -> Arguments:
     """
-    Parse the command line of `hf_capsule_mt train`.
+    Parse the command line of `hf-capsule-mt train`.
 
     Args:
         argv: arguments without the program name; the first may be a recipe.

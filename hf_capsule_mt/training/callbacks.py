@@ -100,29 +100,27 @@ class LineCallback(TrainerCallback):
         if not state.is_world_process_zero or not logs:
             return
         if "tokens_per_second" in logs:
-            of = f" of {state.max_steps}" if state.max_steps > 0 else ""
-            speed = f"{logs['tokens_per_second']:,.0f} tokens/s"
-            print(f"step {state.global_step}{of}: training loss {logs['loss']:.3f}, {speed}", flush=True)
+            self.show_progress(state, f"loss {logs['loss']:.3f}, {logs['tokens_per_second']:,.0f} tokens/s")
         elif "eval_bleu" in logs:
-            print(evaluation_line(state.global_step, logs), flush=True)
+            self.show_scores(evaluation_line(state.global_step, logs))
+
+    def show_progress(self, state: TrainerState, text: str) -> None:
+        """Loss and speed at a logging step."""
+        of = f" of {state.max_steps}" if state.max_steps > 0 else ""
+        print(f"step {state.global_step}{of}: training {text}", flush=True)
+
+    def show_scores(self, line: str) -> None:
+        """The scores of an evaluation."""
+        print(line, flush=True)
 
 
-class TokenProgressCallback(ProgressCallback):
+class TokenProgressCallback(LineCallback, ProgressCallback):
     """The Trainer's progress bar with loss and tokens per second on it; only evaluations print a line."""
 
-    def on_log(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        logs: dict[str, float] | None = None,
-        **kwargs: Any,
-    ) -> None:
-        if not state.is_world_process_zero or self.training_bar is None or not logs:
-            return
-        if "tokens_per_second" in logs:
-            self.training_bar.set_postfix_str(
-                f"loss {logs['loss']:.3f}, {logs['tokens_per_second']:,.0f} tokens/s", refresh=False
-            )
-        elif "eval_bleu" in logs:
-            self.training_bar.write(evaluation_line(state.global_step, logs))
+    def show_progress(self, state: TrainerState, text: str) -> None:
+        if self.training_bar is not None:
+            self.training_bar.set_postfix_str(text, refresh=False)
+
+    def show_scores(self, line: str) -> None:
+        if self.training_bar is not None:
+            self.training_bar.write(line)

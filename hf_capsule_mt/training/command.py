@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
+from ..command import say
 from ..files import only_writer
 from .failures import RunFailure, explain_failed_writes
 
-PROGRAM = "hf_capsule_mt train"
+PROGRAM = "hf-capsule-mt train"
 
 
 def main(argv: Sequence[str]) -> int:
@@ -52,5 +52,5 @@ def main(argv: Sequence[str]) -> int:
 
 def _end(error: Exception | None, status: int) -> int:
     if error is not None:
-        print(f"{PROGRAM}: error: {' '.join(str(error).split())}", file=sys.stderr)
+        say(PROGRAM, f"error: {error}")
     return status

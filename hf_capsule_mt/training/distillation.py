@@ -47,7 +47,7 @@ from . import report
 from .arguments import DataArguments, argument, parse_recipe, recipe_parser
 from .failures import RunFailure, explain_failed_writes
 
-PROGRAM = "hf_capsule_mt distill"
+PROGRAM = "hf-capsule-mt distill"
 # Tokenised at a time: the tokens of a large corpus would fill the memory.
 CHUNK = 50_000
 # The processes wait for the slowest one at the end; the default of half an hour may be less than their difference.
@@ -160,7 +160,7 @@ class Distillation:
 
 def parse_distillation(argv: Sequence[str]) -> DistillationCommand:
     """
-    Parse the command line of `hf_capsule_mt distill`.
+    Parse the command line of `hf-capsule-mt distill`.
 
     Raises:
         ValueError, FileNotFoundError: an unknown or invalid argument, or one that only training has a use for; no such
@@ -484,7 +484,7 @@ def _record(run: Distillation, targets: list[str], seconds: float, argv: Sequenc
         "threads": torch.get_num_threads(),
         "recipe": None if command.recipe is None else report.relative(command.recipe),
         "arguments": without_secrets(command.given),
-        "command": report.run_command(argv, ("-m", "hf_capsule_mt", "distill")),
+        "command": report.run_command(argv, "distill"),
         "versions": report.versions(),
         "fingerprint": run.fingerprint,
     }

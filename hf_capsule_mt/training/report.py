@@ -14,6 +14,7 @@ from typing import Any
 from ..records import command_without_secrets
 
 PACKAGES = ("torch", "transformers", "tokenizers", "sentencepiece", "datasets", "accelerate", "sacrebleu")
+RESULTS = "results.json"
 NUM_SAMPLES = 5
 
 
@@ -86,6 +87,6 @@ def relative(path: str | Path) -> str:
     return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
 
 
-def run_command(argv: Sequence[str], program: Sequence[str] = ("-m", "hf_capsule_mt", "train")) -> str:
+def run_command(argv: Sequence[str], command: str = "train") -> str:
     """The command line of a run, without the secrets in it."""
-    return shlex.join(["python", *program, *command_without_secrets(argv)])
+    return shlex.join(["hf-capsule-mt", command, *command_without_secrets(argv)])

@@ -6,12 +6,14 @@ import json
 import logging
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 from datasets import Dataset
+from huggingface_hub.errors import HTTPError
 from transformers import EarlyStoppingCallback, PreTrainedConfig, TrainerCallback, TrainerState
 from transformers.trainer_utils import SaveStrategy
 from transformers.utils.logging import disable_progress_bar
@@ -26,7 +28,8 @@ from .averaging import STATE, average_checkpoints, checkpoint_step, checkpoints_
 from .divergence import nonfinite_weights
 from .failures import RunFailure, explain_failed_writes
 from .monitoring import describe_machine
-from .setup import RESULTS, Setup
+from .report import RESULTS
+from .setup import Setup
 from .trainer import SAVED, CapsuleSeq2SeqTrainer
 
 logger = logging.getLogger(__name__)
@@ -97,6 +100,9 @@ def run(setup: Setup, argv: Sequence[str] = (), trainer: CapsuleSeq2SeqTrainer |
     if main:
         with explain_failed_writes(Path(training.output_dir), remedy):
             write(Path(training.output_dir), results, rows, _scored_text(setup))
+    if training.push_to_hub:
+        push(trainer)
+    if main:
         print(summary(setup, results, rows))
     return results
 
@@ -294,15 +300,40 @@ def load_weights(trainer: CapsuleSeq2SeqTrainer, checkpoints: list[Path]) -> Non
 
 def save(trainer: CapsuleSeq2SeqTrainer) -> None:
     """Save model, tokenizer and generation config; the latter holds the beam size of the last test score."""
-    model, training = trainer.model, trainer.args
-    scored_with = {
-        k: v for k, v in trainer.generation_options(training.test_num_beams[-1]).items() if k != "do_sample"
-    }
+    with final_generation_config(trainer):
+        # a call from outside would upload the model, whose card has no scores yet
+        trainer.save_model(trainer.args.output_dir, _internal_call=True)
+
+
+def push(trainer: CapsuleSeq2SeqTrainer) -> None:
+    """
+    Upload the finished model.
+
+    Raises:
+        RunFailure: the Hub refuses it, or cannot be reached.
+    """
+    try:
+        with final_generation_config(trainer):
+            trainer.push_to_hub()
+    except (HTTPError, OSError, RuntimeError, ValueError) as error:
+        raise RunFailure(
+            f"the run is finished, and kept in {trainer.args.output_dir}, but was not uploaded: {error}; upload it "
+            f"with hf-capsule-mt publish {trainer.args.output_dir} USER/NAME"
+        ) from None
+
+
+@contextmanager
+def final_generation_config(trainer: CapsuleSeq2SeqTrainer) -> Iterator[None]:
+    """Within it, the model's generation config is that of the saved model."""
+    model = trainer.model
+    options = trainer.generation_options(trainer.args.test_num_beams[-1])
     kept = model.generation_config
     model.generation_config = saved_generation_config(model, trainer.processing_class)
-    model.generation_config.update(**scored_with)
-    trainer.save_model(training.output_dir)
-    model.generation_config = kept
+    model.generation_config.update(**{name: value for name, value in options.items() if name != "do_sample"})
+    try:
+        yield
+    finally:
+        model.generation_config = kept
 
 
 def score_split(trainer: CapsuleSeq2SeqTrainer, dataset: Dataset, split: str, beams: int) -> report.SplitScores:

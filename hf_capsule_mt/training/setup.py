@@ -39,10 +39,10 @@ from .arguments import (
     ModelArguments,
 )
 from .averaging import WEIGHTS, check_weights_file, checkpoints_by_step, find_damage, last_complete_checkpoint
+from .report import RESULTS
 
 logger = logging.getLogger(__name__)
 
-RESULTS = "results.json"
 # Folder in datasets' cache.
 ENCODED_TEXT = "hf_capsule_mt_encoded"
 

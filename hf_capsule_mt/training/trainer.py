@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from accelerate.utils import gather_object
 from datasets import Dataset
+from huggingface_hub.errors import HTTPError
 from torch import nn
 from torch.utils.data import DataLoader
 from tqdm.auto import tqdm
@@ -22,6 +23,7 @@ from transformers import (
     Seq2SeqTrainer,
     TrainerCallback,
 )
+from transformers.utils.hub import hf_api
 
 from ..data.batching import EncodedPairs, TokenBatchSampler, TranslationCollator
 from ..data.tokenizer import forget_last_call
@@ -34,9 +36,12 @@ from .averaging import checkpoint_step, is_complete, rotate_checkpoints
 from .callbacks import EpochCallback, LineCallback, ThroughputCallback, TokenProgressCallback
 from .divergence import DivergenceCallback
 from .monitoring import measure, samples, show_samples
+from .report import RESULTS
 
 # key of the log's entries about saved checkpoints
 SAVED = "saved"
+# ends of the names of what is uploaded; those after .py are of tokenizers
+UPLOADED = (".safetensors", ".json", ".py", ".jinja", ".txt", ".model", ".spm")
 # of the model's output, in the order in which they are logged
 LOSS_PARTS = ("translation_loss", "bow_loss", "bca_loss")
 
@@ -242,6 +247,67 @@ class CapsuleSeq2SeqTrainer(Seq2SeqTrainer):
         forget_last_call(self.processing_class)
         super().save_model(output_dir, _internal_call)
 
+    def init_hf_repo(self, token: str | None = None, private: bool | None = None) -> None:
+        """
+        As the parent's: find the repository, or make it.
+
+        Raises:
+            OSError: the Hub refuses it, or cannot be reached.
+        """
+        try:
+            super().init_hf_repo(token=token, private=private)
+        except HTTPError as error:
+            raise OSError(f"no repository to upload to: {error}") from error
+
+    def push_to_hub(
+        self,
+        commit_message: str | None = "End of training",
+        blocking: bool = True,
+        token: str | None = None,
+        revision: str | None = None,
+        private: bool | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """
+        Save the model and upload it with its code, its tokenizer and this project's card.
+
+        The parent uploads the whole output folder; here logs, the record with its paths of this machine, and pickles
+        stay at home.
+
+        Args:
+            commit_message, revision: of the commit; the branch is that of the arguments if not given.
+            blocking: wait for the end of the upload.
+            token: that of the arguments, or of the login, if not given.
+            private: visibility of a new repository; that of the arguments if not given.
+            kwargs: for `create_model_card`.
+
+        Returns:
+            The commit, or its Future; None in all processes but the first.
+
+        Raises:
+            ValueError: the values of the card do not fit.
+            OSError: the Hub refuses the upload.
+        """
+        self.callback_handler.on_push_begin(self.args, self.state, self.control)
+        token = self.args.hub_token if token is None else token
+        if self.hub_model_id is None:
+            self.init_hf_repo(token=token, private=private)
+        # not as a call from outside, which would push again
+        self.save_model(_internal_call=True)
+        if not self.is_world_process_zero():
+            return None
+        self.create_model_card(**kwargs)
+        folder = Path(self.args.output_dir)
+        return hf_api().upload_folder(
+            repo_id=self.hub_model_id,
+            folder_path=folder,
+            allow_patterns=[path.name for path in folder.iterdir() if _is_of_the_model(path)],
+            commit_message=commit_message,
+            token=token,
+            run_as_future=not blocking,
+            revision=self.args.hub_revision if revision is None else revision,
+        )
+
     def create_model_card(
         self,
         language: str | None = None,
@@ -343,6 +409,11 @@ class CapsuleSeq2SeqTrainer(Seq2SeqTrainer):
     def _issue_warnings_after_load(self, load_result: Any) -> None:
         missing = absent_weights(self.model, load_result.missing_keys)
         super()._issue_warnings_after_load(type(load_result)(missing, load_result.unexpected_keys))
+
+
+def _is_of_the_model(path: Path) -> bool:
+    """Whether who uses the model needs a file of the output folder: weights, configurations, code, tokenizer, card."""
+    return path.name == "README.md" or (path.suffix in UPLOADED and path.name != RESULTS)
 
 
 def _updater(bar: tqdm) -> Callable[[int, int], None]:

@@ -295,7 +295,7 @@ def test_mistakes_are_refused_before_work_starts(checkpoints, files, tmp_path, c
     more = [*a["more"], *(["--names", *a["names"]] if a["names"] else [])]
     assert command(a["checkpoints"], a["files"], a["output"], *more) == 2
     error = capsys.readouterr().err
-    assert error.splitlines()[-1].startswith("hf_capsule_mt report: error: ") and message in error
+    assert error.splitlines()[-1].startswith("hf-capsule-mt report: error: ") and message in error
     assert not (a["output"] / "parts").exists()
 
 
@@ -411,7 +411,7 @@ def test_control_c(checkpoints, files, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(module, "translate", interrupt)
     assert command([checkpoints["plain"]], files, tmp_path / "out") == 130
     last = capsys.readouterr().err.splitlines()[-1]
-    assert last.startswith("hf_capsule_mt report: interrupted; what is finished is kept, and the same command goes on")
+    assert last.startswith("hf-capsule-mt report: interrupted; what is finished is kept, and the same command goes on")
 
 
 def test_a_full_disk(checkpoints, files, tmp_path, capsys, monkeypatch):
@@ -424,7 +424,7 @@ def test_a_full_disk(checkpoints, files, tmp_path, capsys, monkeypatch):
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     last = capsys.readouterr().err.splitlines()[-1]
-    assert status == 2 and "hf_capsule_mt report: error: " in last
+    assert status == 2 and "hf-capsule-mt report: error: " in last
     assert "/figures/" in last and "make room, and give the same command again" in last
     assert (tmp_path / "out" / "parts" / "plain.json").exists() and not [*(tmp_path / "out").rglob("*.partial")]
     monkeypatch.setattr(module, "report_system", None)

@@ -43,7 +43,7 @@ def error_of(capsysbinary, *arguments):
     """The message of a command that ends with status 2."""
     assert main([*map(str, arguments)]) == 2
     *_, last = capsysbinary.readouterr().err.decode().splitlines()
-    assert last.startswith(f"hf_capsule_mt {arguments[0]}: error: ")
+    assert last.startswith(f"hf-capsule-mt {arguments[0]}: error: ")
     return last
 
 
@@ -318,7 +318,7 @@ class TestOutputs:
             )
         assert process.returncode == 2
         message = process.stderr.splitlines()[-1]
-        assert message.startswith("hf_capsule_mt translate: error: ") and "No space left on device" in message
+        assert message.startswith("hf-capsule-mt translate: error: ") and "No space left on device" in message
 
     @pytest.mark.parametrize(
         "damage",
@@ -371,7 +371,7 @@ def test_control_c(checkpoint, text, capsysbinary, monkeypatch):
     for output, advice in (([], ""), (["--output", f"{text}.de"], "; what is finished is kept, and the same command")):
         assert main(["translate", checkpoint, str(text), *output]) == 130
         *_, last = capsysbinary.readouterr().err.decode().splitlines()
-        assert last.startswith(f"hf_capsule_mt translate: interrupted{advice}") and "Error" not in last
+        assert last.startswith(f"hf-capsule-mt translate: interrupted{advice}") and "Error" not in last
 
 
 def test_not_enough_memory(checkpoint, text, capsysbinary, monkeypatch):

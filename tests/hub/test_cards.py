@@ -12,10 +12,17 @@ from huggingface_hub import ModelCard
 from huggingface_hub.errors import HFValidationError
 from markdown_it import MarkdownIt
 
-from hf_capsule_mt.hub.cards import CARD_FILES, CardValues, check_card, load_values, render_card
+from hf_capsule_mt.hub.cards import (
+    CARD_FILES,
+    VALUES_FILES,
+    CardValues,
+    check_card,
+    load_values,
+    render_card,
+    values_names,
+)
 
 ROOT = Path(__file__).parent.parent.parent
-CARDS = ROOT / "hub_cards"
 RESULTS = {
     "multi30k_transformer": ("capsule-marian", "multi30k/baseline"),
     "multi30k_em_routing": ("capsule-marian", "multi30k/em_routing"),
@@ -68,7 +75,7 @@ def recorded(name: str) -> dict:
 
 def rendered(name: str, figure: str | None = None) -> tuple[CardValues, dict, ModelCard]:
     """Values, results and card of a published system."""
-    values, results = load_values(CARDS / f"{name}.yaml"), recorded(name)
+    values, results = load_values(name), recorded(name)
     samples = [(sentence, f"Übersetzung von {sentence!r}") for sentence in values.samples]
     return values, results, render_card(f"user/{name}", values, results, RESULTS[name][0], samples, figure)
 
@@ -103,8 +110,7 @@ def results():
 
 
 def test_every_values_file_is_tested():
-    files = {path.stem for path in CARDS.glob("*.yaml")} - {"citations"}
-    assert files == set(RESULTS)
+    assert set(values_names()) == set(RESULTS)
 
 
 @pytest.mark.parametrize("name", RESULTS)
@@ -175,7 +181,7 @@ class TestPublishedSystems:
     def test_no_local_path_and_no_number_typed_by_hand(self, name):
         _, _, card = rendered(name)
         assert not re.search(r"(?<![\w.\]])/(home|root|tmp|work|Users|mnt)\b|file://|[A-Z]:\\", str(card))
-        content = (CARDS / f"{name}.yaml").read_text(encoding="utf-8")
+        content = (VALUES_FILES / f"{name}.yaml").read_text(encoding="utf-8")
         prose = re.sub(r"(license|apache|cc-by\S*)\S* ?\S*", "", content)
         assert not re.search(r"\d[.,]\d|\b\d+ ?(%|BLEU|points|updates|parameters|pairs)", prose)
 
@@ -258,9 +264,12 @@ class TestRender:
     @pytest.mark.parametrize(
         "change, message",
         [
-            (lambda r: r.update(scores=[]), "no scores.*finished train.py"),
+            (lambda r: r.update(scores=[]), "no scores.*finished hf-capsule-mt train"),
             (lambda r: r.pop("scores"), "no scores"),
-            (lambda r: r["scores"][1].pop("signatures"), "scores.signatures.*results.json that train.py wrote"),
+            (
+                lambda r: r["scores"][1].pop("signatures"),
+                "scores.signatures.*results.json that hf-capsule-mt train wrote",
+            ),
             (lambda r: r["scores"][2]["signatures"].update(bleu=""), "lack scores.signatures.bleu:"),
             (lambda r: r["scores"][0].pop("chrf"), "lack scores.chrf:"),
             (lambda r: r.pop("seed"), "lack seed:"),
@@ -326,8 +335,10 @@ class TestLoadValues:
             path.write_text(content, encoding="utf-8")
             with pytest.raises(ValueError, match=message):
                 load_values(path)
-        with pytest.raises(FileNotFoundError):
+        with pytest.raises(FileNotFoundError, match=r"absent\.yaml; give a path, or one of grammar_em_routing, "):
             load_values(tmp_path / "absent.yaml")
+        with pytest.raises(FileNotFoundError, match=r"hub_cards/multi30k_gdr\.yaml; did you mean multi30k_gdr\?"):
+            load_values("hub_cards/multi30k_gdr.yaml")
 
     def test_citations_and_template_are_those_of_the_project_unless_others_lie_beside(self, write, tmp_path):
         path = write()

@@ -258,7 +258,7 @@ class TestOneFolder:
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, before)
         *_, last = capsys.readouterr().err.splitlines()
-        assert status == 2 and last.startswith("hf_capsule_mt convert: error: ")
+        assert status == 2 and last.startswith("hf-capsule-mt convert: error: ")
         assert self.left(tmp_path) == ["plain"]
 
     def test_control_c(self, plain, tmp_path, capsys, monkeypatch):
@@ -267,5 +267,5 @@ class TestOneFolder:
 
         monkeypatch.setattr(type(tiny_tokenizer()), "save_pretrained", interrupt)
         assert main(["convert", str(plain), str(tmp_path / "new"), "--aggregation", "linear"]) == 130
-        assert capsys.readouterr().err.splitlines()[-1] == "hf_capsule_mt convert: interrupted; nothing was written"
+        assert capsys.readouterr().err.splitlines()[-1] == "hf-capsule-mt convert: interrupted; nothing was written"
         assert self.left(tmp_path) == ["plain"]

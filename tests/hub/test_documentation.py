@@ -5,6 +5,7 @@ from pathlib import Path
 
 from hf_capsule_mt.data.grammar import generate_corpus
 from hf_capsule_mt.data.tokenizer import train_tokenizer
+from hf_capsule_mt.hub.cards import values_names
 from hf_capsule_mt.hub.export import export
 from loopback import run_python
 from tiny_models import GUIDED, capsule_model
@@ -47,5 +48,5 @@ def test_code_for_users_of_published_models(hub, tmp_path, monkeypatch):
 def test_links_and_files_of_the_page_exist():
     for link in re.findall(r"\]\(([^)#]+)\)", PAGE):
         assert link.startswith("http") or (ROOT / "docs" / link).exists(), link
-    for name in re.findall(r"hub_cards/[\w.]+", PAGE):
-        assert (ROOT / name).is_file(), name
+    named = re.findall(r"--card (\w+)", PAGE + README)
+    assert named and set(named) <= set(values_names())

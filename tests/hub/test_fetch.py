@@ -147,7 +147,7 @@ def test_pairs_are_named_as_the_hub_names_them(tmp_path):
 def test_what_there_is_not_is_named(small, tmp_path, capsys, name, arguments, message):
     assert data(name, tmp_path, *arguments) == 2
     error = capsys.readouterr().err
-    assert error.startswith("hf_capsule_mt data: error: ") and message in error and error.count("\n") == 1
+    assert error.startswith("hf-capsule-mt data: error: ") and message in error and error.count("\n") == 1
     assert not small and not list(tmp_path.iterdir())
 
 

@@ -160,7 +160,7 @@ def test_what_the_hub_refuses_is_reported(folder, finished_run, values_file, hub
     with pytest.raises(HfHubHTTPError, match="403"):
         upload(folder, NAME)
     assert publish(finished_run, values_file, "--output", tmp_path / "mine") == 2
-    assert "hf_capsule_mt publish: error: " in capsys.readouterr().err
+    assert "hf-capsule-mt publish: error: " in capsys.readouterr().err
     assert hub.repos == {}
     hub.attach(monkeypatch, tmp_path)
     upload(folder, NAME, tag="v1.0")
@@ -202,7 +202,7 @@ def test_checks_find_what_is_wrong_with_a_folder(folder, tmp_path):
     [
         (
             lambda run: [(run / name).unlink() for name in ("results.json", "model.safetensors")],
-            "not the output folder of a finished train.py",
+            "not the output folder of a finished hf-capsule-mt train",
         ),
         (lambda run: (run / "results.json").write_text(json.dumps({"scores": []})), "no scores"),
         (lambda run: (run / "model.safetensors").unlink(), "model.safetensors"),
@@ -215,7 +215,7 @@ def test_what_is_no_finished_run_is_refused(finished_run, values_file, tmp_path,
     change(run)
     assert publish(run, values_file, "--dry_run") == 2
     error = capsys.readouterr().err
-    assert "hf_capsule_mt publish: error: " in error and message in error
+    assert "hf-capsule-mt publish: error: " in error and message in error
     assert not (run / "hub" / "README.md").exists()
 
 
@@ -382,6 +382,20 @@ def test_a_model_without_a_record_says_what_is_not_known(plain_run, values_file,
     assert card.data.language == ["en", "de"] and card.data.license == "unknown" and not card.data.eval_results
     assert "came without recorded scores: how well it translates is not known" in card.text
     assert "How it was trained was not recorded" in card.text and "| BLEU |" not in card.text
+
+
+def test_a_starter_card_is_gone_over_before_anything_is_published(run, quick, hub, tmp_path, capsys, monkeypatch):
+    hub.attach(monkeypatch, tmp_path)
+    assert main(["publish", str(run), NAME]) == 2
+    out, error = capsys.readouterr()
+    path = run / "card.yaml"
+    assert out == f"written: {path}, the values of the card, with what is known\n"
+    keys = "title, description, license, dataset, samples, limitations, languages"
+    assert f"nothing is published yet: go over {keys} in {path}, and give the same command again" in error
+    assert hub.requests == [] and not (run / "hub").exists()
+    path.write_text(path.read_text(encoding="utf-8").replace("license: unknown", "license: mit"), encoding="utf-8")
+    assert main(["publish", str(run), NAME]) == 0
+    assert "license: mit" in hub.repos[NAME].head.files["README.md"].decode()
 
 
 def test_a_starter_card_of_a_recorded_run_knows_what_the_record_says(run, quick, capsys):

@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import math
 import os
 import re
 import shlex
@@ -15,8 +16,11 @@ from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoConfig, AutoModelForSeq2SeqLM
 
 from hf_capsule_mt.__main__ import main
+from hf_capsule_mt.analysis.agreement_figure import agreement_figure
 from hf_capsule_mt.evaluation.checkpoints import checkpoint_fingerprint
+from hf_capsule_mt.hub.cards import load_values
 from hf_capsule_mt.hub.export import export
+from hf_capsule_mt.hub.starter import write_starter
 from hf_capsule_mt.loading import from_checkpoint
 from hf_capsule_mt.models.capsule_operators import AGGREGATION_CLASSES, known_aggregations, register_aggregation
 from hf_capsule_mt.models.pipeline_translation import TranslationPipeline
@@ -67,11 +71,12 @@ def place(tmp_path_factory):
         for line in COMMANDS:
             words = shlex.split(line)
             forget()
-            if words[1] == "train.py":
-                fewer = [token for name, value in SMALL.items() for token in (f"--{name}", str(value))]
-                assert training.main([*words[2:], *fewer]) == 0
-            else:
-                assert words[:3] == ["python", "-m", "hf_capsule_mt"] and main(words[3:]) == 0, line
+            argv = words[3:] if words[:3] == ["python", "-m", "hf_capsule_mt"] else ["train", *words[2:]]
+            if words[0] == "hf-capsule-mt":
+                argv = words[1:]
+            if argv[0] == "train":
+                argv += [token for name, value in SMALL.items() for token in (f"--{name}", str(value))]
+            assert main(argv) == 0, line
     finally:
         os.chdir(before)
     forget()
@@ -189,6 +194,58 @@ def test_report_has_no_routing_of_it(here, tmp_path):
     assert main([*argv, "--output", str(tmp_path), "--operators", "mean_top.py", "--examples", "1"]) == 0
     report = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))
     assert report["systems"][0]["routing"] == {}
+
+
+ROUTER = '''
+import torch
+from torch import nn
+
+from hf_capsule_mt.models.capsule_operators import register_aggregation
+
+
+@register_aggregation("router")
+class Router(nn.Module):
+    """Each layer goes to groups of dimensions, in two iterations."""
+
+    routes = True
+
+    def __init__(self, config, num_layers: int, groups: int = 3) -> None:
+        super().__init__()
+        self.scores = nn.Linear(config.d_model, groups)
+
+    def forward(self, layers, output_agreements: bool = False):
+        first = torch.full_like(self.scores(layers), 1 / self.scores.out_features)
+        last = self.scores(layers).softmax(dim=-1)
+        mixed = (last.max(dim=-1, keepdim=True).values * layers).sum(dim=-2)
+        return mixed, (first, last) if output_agreements else None
+'''
+
+
+def test_agreements_of_one_that_routes_are_shown(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path, ROUTER, "router.py")
+    for name, lines in (("s.en", SOURCES), ("s.de", TARGETS)):
+        write(tmp_path, "".join(f"{line}\n" for line in lines), name)
+    tiny_model().save_pretrained(tmp_path / "plain")
+    tiny_tokenizer().save_pretrained(tmp_path / "plain")
+    argv = ["convert", "plain", "routed", "--operators", "router.py", "--aggregation", "router"]
+    assert main(argv) == 0
+    argv = ["report", "routed", "--operators", "router.py", "--source", "s.en", "--reference", "s.de"]
+    assert main([*argv, "--no_speed", "--examples", "1", "--output", "report"]) == 0
+    (system,) = json.loads((tmp_path / "report/report.json").read_text(encoding="utf-8"))["systems"]
+    assert set(system["routing"]) == {"encoder", "decoder"} and "aggregation=router" in system["description"]
+    for statistics in system["routing"].values():
+        # as many iterations and capsules as it returns, whatever the configuration says for built-in operators
+        entropies = [iteration["entropy"] for iteration in statistics["iterations"]]
+        assert statistics["capsules"] == 3 and len(entropies) == 2
+        assert entropies[0] == pytest.approx(math.log(3), rel=1e-6) and entropies[1] < entropies[0]
+    assert "Entropy" in (tmp_path / "report/index.html").read_text(encoding="utf-8")
+    # and in a card: the figure, and what a starter says of it
+    write_starter(tmp_path / "card.yaml", tmp_path / "routed", None)
+    values = load_values(tmp_path / "card.yaml")
+    assert "layer aggregation router" in values.description and values.papers == []
+    model = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "routed")
+    assert agreement_figure(model, tiny_tokenizer(), SOURCES[0], tmp_path / "agreements.png").is_file()
 
 
 def test_kept_work_knows_the_operators_text(tmp_path):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import sys
 from pathlib import Path
@@ -10,7 +9,6 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
-ROOT = HERE.parents[1]
 sys.path[:0] = [str(HERE), str(HERE.parent / "hub")]
 
 # found in the folders above
@@ -18,17 +16,6 @@ from commands import COMMANDS, Materials  # noqa: E402
 from fork_server import Server  # noqa: E402
 from harness import Harness  # noqa: E402
 from loopback import LoopbackHub  # noqa: E402
-
-RESULTS = ROOT / "results" / "grammar" / "em_routing.json"
-CARD = """
-title: A tiny model
-description: It knows six sentences by heart.
-papers: [dou2019]
-license: apache-2.0
-dataset: {name: Six sentences, terms: Written for a test.}
-samples: %s
-limitations: [It knows nothing else.]
-"""
 
 
 @pytest.fixture(scope="session")
@@ -40,24 +27,10 @@ def harness(tmp_path_factory):
 
 def _materials(root: Path, server: Server) -> Materials:
     """A plain model, the same with capsules as a finished run, the values of its card, and a trained run."""
-    from transformers import AutoModelForSeq2SeqLM
+    from tiny_translation import card_values, finished_run
 
-    from hf_capsule_mt.hub.conversion import convert
-    from tiny_models import open_gates
-    from tiny_translation import SOURCES, tiny_model, tiny_tokenizer
-
-    tiny_model().save_pretrained(root / "plain")
-    tiny_tokenizer().save_pretrained(root / "plain")
-    run = convert(root / "plain", root / "run", aggregation="em_routing", num_capsules=13)
-    open_gates(AutoModelForSeq2SeqLM.from_pretrained(run)).save_pretrained(run)
-    results = json.loads(RESULTS.read_text(encoding="utf-8"))
-    (run / "results.json").write_text(json.dumps(results), encoding="utf-8")
-    (run / "translations").mkdir()
-    for score in results["scores"]:
-        (run / score["file"]).write_text("Ein Hund rennt.\n", encoding="utf-8")
-    card = root / "cards" / "tiny.yaml"
-    card.parent.mkdir()
-    card.write_text(CARD % json.dumps(SOURCES[:2]), encoding="utf-8")
+    (root / "cards").mkdir(parents=True)
+    run, card = finished_run(root), card_values(root / "cards")
     return Materials(root / "plain", run, card, _trained(root / "training", server))
 
 

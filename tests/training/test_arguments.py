@@ -22,7 +22,7 @@ from hf_capsule_mt.training.arguments import (
 from hf_capsule_mt.training.distillation import parse_distillation
 
 ROOT = Path(__file__).parents[2]
-# Those of `hf_capsule_mt distill` are another command's, see test_distillation.py; bases are only extended.
+# Those of `hf-capsule-mt distill` are another command's, see test_distillation.py; bases are only extended.
 BASES = [name for name in recipe_names() if Path(name).name.startswith("base") and "baseline" not in name]
 RECIPES = [name for name in recipe_names() if Path(name).name != "distill" and name not in BASES]
 RECORDED = [
@@ -191,7 +191,7 @@ class TestExtends:
     "values,message",
     [
         pytest.param({"train_fil": "x"}, "unknown key 'train_fil'; did you mean train_file?", id="unknown-key"),
-        pytest.param({"zzzz": 1}, "unknown key 'zzzz'; see hf_capsule_mt train --help", id="unknown-key-like-none"),
+        pytest.param({"zzzz": 1}, "unknown key 'zzzz'; see hf-capsule-mt train --help", id="unknown-key-like-none"),
         pytest.param({"max_steps": "many"}, "invalid int value: 'many'", id="type"),
         pytest.param({"aggregation": "em"}, "aggregation='em' is not known; choose one of none", id="aggregation"),
         pytest.param({"train_file": None}, "missing key train_file", id="no-data"),

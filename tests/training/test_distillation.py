@@ -148,7 +148,7 @@ def test_output_is_what_translate_gives(command, decoded, capfd, options):
     assert "9/9" in err
     record = json.loads(Path("runs/out.json").read_text())
     assert (record["sentences"], record["distinct_sentences"], record["decoded_sentences"]) == (13, 9, 9)
-    assert record["command"].startswith("python -m hf_capsule_mt distill --teacher_name_or_path=")
+    assert record["command"].startswith("hf-capsule-mt distill --teacher_name_or_path=")
     assert record["generation"]["num_beams"] == options.get("num_beams", 3)
     assert record["processes"] == 1 and "torch" in record["versions"]
 
@@ -335,7 +335,7 @@ def test_full_disk_is_one_line(command, capsys, monkeypatch):
         patch.setattr(distillation, "_append", fill)
         assert main(["distill", *command()]) == 1
     line = capsys.readouterr().err.splitlines()[-1]
-    assert line.startswith("hf_capsule_mt distill: error: cannot write to runs: the disk is full")
+    assert line.startswith("hf-capsule-mt distill: error: cannot write to runs: the disk is full")
     assert "the same command goes on" in line
     assert main(["distill", *command()]) == 0
     assert files() == expected()
@@ -354,7 +354,7 @@ MISTAKES = {
     "tokens": ({"max_tokens_per_batch": 0}, "max_tokens_per_batch must be at least 1, got 0"),
     "type": ({"length_penalty": "x"}, "invalid float value: 'x'"),
     "unknown": ({"num_beam": 3}, "unknown argument --num_beam; did you mean --num_beams?"),
-    "unlike_any": ({"zzzz": 3}, "unknown argument --zzzz; see hf_capsule_mt distill --help"),
+    "unlike_any": ({"zzzz": 3}, "unknown argument --zzzz; see hf-capsule-mt distill --help"),
     "unused": ({"vocab_size": 99, "test_file": "x"}, "without effect here: test_file, vocab_size;"),
     "language": ({"target_lang": "en"}, "source_lang and target_lang are both 'en'"),
 }
@@ -364,7 +364,7 @@ MISTAKES = {
 def test_mistakes_end_with_one_line_and_leave_nothing(command, capsys, overrides, message):
     assert main(["distill", *command(**overrides)]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("hf_capsule_mt distill: error: ") and message in line
+    assert line.startswith("hf-capsule-mt distill: error: ") and message in line
     # but the lock, where the output was free
     assert {str(path) for path in Path().rglob("*") if "data" not in path.parts} <= {"runs", "runs/.out.lock"}
 
@@ -403,7 +403,7 @@ def test_published_recipe_is_valid():
 def test_unknown_command_lists_those_there_are(argv, capsys):
     assert main(argv) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("hf_capsule_mt: error: ")
+    assert line.startswith("hf-capsule-mt: error: ")
     assert line.endswith(f"there are: {', '.join(COMMANDS)}")
 
 

@@ -32,7 +32,7 @@ def main(arguments: list[str], capsys) -> tuple[int, str]:
     """Exit status and standard error of the command, which is one line."""
     status = command_module.main(arguments)
     error = capsys.readouterr().err
-    lines = [line for line in error.splitlines() if line.startswith("hf_capsule_mt train: error: ")]
+    lines = [line for line in error.splitlines() if line.startswith("hf-capsule-mt train: error: ")]
     assert len(lines) == (status != 0) and "Traceback" not in error
     return status, lines[0] if lines else ""
 
@@ -213,7 +213,7 @@ class TestOneWriter:
         monkeypatch.setattr("hf_capsule_mt.training.setup.prepare", prepare)
         monkeypatch.setattr(CapsuleSeq2SeqTrainingArguments, "process_index", 1)
         with only_writer(tmp_path / "run"):
-            assert main(command(), capsys) == (2, "hf_capsule_mt train: error: prepared by process 1")
+            assert main(command(), capsys) == (2, "hf-capsule-mt train: error: prepared by process 1")
 
     @pytest.mark.slow
     def test_lock_is_held_while_the_run_goes_on(self, command, tmp_path):
@@ -228,7 +228,7 @@ class TestOneWriter:
         # the second finds the lock, or, where it was late, the run
         assert sorted(process.returncode for process in both) == [0, 2], errors
         loser = next(error for process, error in zip(both, errors, strict=True) if process.returncode)
-        assert loser.startswith("hf_capsule_mt train: error: ") and loser.count("\n") == 1
+        assert loser.startswith("hf-capsule-mt train: error: ") and loser.count("\n") == 1
         assert json.loads((tmp_path / "run" / "results.json").read_text())["steps"] == 2
 
     def test_folder_that_cannot_be_made(self, command, tmp_path, capsys):

@@ -72,7 +72,7 @@ def test_run_leaves_model_translations_and_results(command, corpus, tmp_path, ca
     assert (results["seed"], results["steps"]) == (5, 12)
     assert results["parameters"] == model.num_parameters()
     assert results["target_tokens"] > 0 and results["tokens_per_second"] > 0 and results["wall_seconds"] > 0
-    assert shlex.split(results["command"]) == ["python", "-m", "hf_capsule_mt", "train", *arguments]
+    assert shlex.split(results["command"]) == ["hf-capsule-mt", "train", *arguments]
     # the text that was scored lies beside the translations
     for split, name in (("validation", "val"), ("test", "test")):
         for language in ("en", "de"):
@@ -476,4 +476,4 @@ def test_mistake_on_the_command_line_is_one_line(command, tmp_path):
     arguments = [sys.executable, str(ROOT / "train.py"), *command(target_lang="fr")]
     result = subprocess.run(arguments, capture_output=True, text=True, cwd=tmp_path)
     assert result.returncode == 2
-    assert result.stderr.startswith("hf_capsule_mt train: error: no file") and result.stderr.count("\n") == 1
+    assert result.stderr.startswith("hf-capsule-mt train: error: no file") and result.stderr.count("\n") == 1
