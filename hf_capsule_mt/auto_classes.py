@@ -24,8 +24,8 @@ PACKAGE = sys.modules["hf_capsule_mt"]
 def announce() -> None:
     """Give AutoConfig the names of our configurations: now if it has been imported, and whenever it is."""
     # before the check, so that no other thread imports it between the two
-    if AutoConfigFinder not in sys.meta_path:
-        sys.meta_path.insert(0, AutoConfigFinder)
+    if FINDER not in sys.meta_path:
+        sys.meta_path.insert(0, FINDER)
     if AUTO_CONFIG in sys.modules:
         # imported again: in another thread it may have begun only
         _add_names(import_module(AUTO_CONFIG))
@@ -45,13 +45,12 @@ class AutoConfigFinder(MetaPathFinder):
     It stays in sys.meta_path: taking it out would disturb imports in other threads, and the module may be reloaded.
     """
 
-    @classmethod
-    def find_spec(cls, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
+    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
         """The spec of that one module; None for all others."""
         if name != AUTO_CONFIG:
             return None
         for finder in sys.meta_path:
-            if finder is cls or not hasattr(finder, "find_spec"):
+            if finder is self or not hasattr(finder, "find_spec"):
                 continue
             spec = finder.find_spec(name, path, target)
             if spec is not None and spec.loader is not None:
@@ -77,3 +76,6 @@ class AutoConfigLoader(Loader):
             module.__spec__.loader = self.loader
         self.loader.exec_module(module)
         _add_names(module)
+
+
+FINDER = AutoConfigFinder()

@@ -11,7 +11,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 import hf_capsule_mt
 import hf_capsule_mt.models
-from hf_capsule_mt.auto_classes import AUTO_CONFIG, CONFIGS, AutoConfigFinder
+from hf_capsule_mt.auto_classes import AUTO_CONFIG, CONFIGS, FINDER
 from tiny_models import capsule_config
 
 NOT_YET = "assert not {'hf_capsule_mt.models', *names} & set(sys.modules), names\n"
@@ -92,10 +92,13 @@ def test_importing_again_changes_nothing():
 
 
 def test_finder_finds_one_module_as_the_others_do():
-    assert AutoConfigFinder.find_spec("transformers", None) is None
+    # asks every finder to forget what it knows
+    importlib.invalidate_caches()
+    assert FINDER in sys.meta_path
+    assert FINDER.find_spec("transformers", None) is None
     loaded = sys.modules[AUTO_CONFIG]
     spec = importlib.util.find_spec(AUTO_CONFIG)
     assert spec is loaded.__spec__ and spec.loader is loaded.__loader__
     # not executed: that would make a second AutoConfig
-    found = AutoConfigFinder.find_spec(AUTO_CONFIG, sys.modules["transformers.models.auto"].__path__)
+    found = FINDER.find_spec(AUTO_CONFIG, sys.modules["transformers.models.auto"].__path__)
     assert found.origin == spec.origin and found.loader.loader.path == spec.origin
