@@ -1,17 +1,14 @@
 """Capsule routing for neural machine translation on Hugging Face transformers.
 
-Importing the package registers its models with the auto classes of transformers; it never touches the network.
+Importing the package makes its models known to the auto classes of transformers; it imports neither transformers nor
+PyTorch for that, and never touches the network.
 """
 
-from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from ._version import __version__
-from .models.configuration_capsule_bart import CapsuleBartConfig
-from .models.configuration_capsule_marian import CapsuleMarianConfig
-from .models.configuration_capsule_rnn import CapsuleRNNConfig
-from .models.modeling_capsule_bart import CapsuleBartForConditionalGeneration, CapsuleBartModel
-from .models.modeling_capsule_marian import CapsuleMarianModel, CapsuleMarianMTModel
-from .models.modeling_capsule_rnn import CapsuleRNNForConditionalGeneration, CapsuleRNNModel
+from .auto_classes import announce
 from .registration import register
 
 __all__ = [
@@ -28,16 +25,31 @@ __all__ = [
     "register",
 ]
 
-for _base_class, _model_class in (
-    (CapsuleMarianModel, CapsuleMarianMTModel),
-    (CapsuleBartModel, CapsuleBartForConditionalGeneration),
-    (CapsuleRNNModel, CapsuleRNNForConditionalGeneration),
-):
-    _config_class = _model_class.config_class
-    AutoConfig.register(_config_class.model_type, _config_class, exist_ok=True)
-    AutoModel.register(_config_class, _base_class, exist_ok=True)
-    AutoModelForSeq2SeqLM.register(_config_class, _model_class, exist_ok=True)
-    # save_pretrained then writes the code of the model beside its weights: whoever loads it needs no package
-    _config_class.register_for_auto_class()
-    _base_class.register_for_auto_class("AutoModel")
-    _model_class.register_for_auto_class("AutoModelForSeq2SeqLM")
+if TYPE_CHECKING:
+    from .models import (
+        CapsuleBartConfig,
+        CapsuleBartForConditionalGeneration,
+        CapsuleBartModel,
+        CapsuleMarianConfig,
+        CapsuleMarianModel,
+        CapsuleMarianMTModel,
+        CapsuleRNNConfig,
+        CapsuleRNNForConditionalGeneration,
+        CapsuleRNNModel,
+    )
+else:
+    # a type checker would take every name for one that there is
+
+    def __getattr__(name: str) -> Any:
+        """The classes of models and configurations, imported when they are asked for."""
+        if name == "models" or name in __all__:
+            models = import_module(".models", __name__)
+            return models if name == "models" else getattr(models, name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})
+
+
+# last, as whoever looks for the names may ask for the classes at once
+announce()

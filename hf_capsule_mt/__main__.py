@@ -18,9 +18,9 @@ Train, distil, convert, publish, translate, score and study capsule models.
 """
 
 import importlib
-import runpy
 import sys
-from pathlib import Path
+
+from ._version import __version__
 
 # Each is a module with a function main(argv) -> exit status; imported when it is called for.
 COMMANDS = {
@@ -36,15 +36,22 @@ COMMANDS = {
 }
 
 
-def main(argv: list[str]) -> int:
-    """Run a command; returns the exit status."""
+def main(argv: list[str] | None = None) -> int:
+    """
+    Run a command.
+
+    Args:
+        argv: the command and its arguments; those of the process by default.
+
+    Returns:
+        The exit status.
+    """
+    argv = sys.argv[1:] if argv is None else argv
     if argv and argv[0] in ("-h", "--help"):
         print((__doc__ or "").strip())
         return 0
     if argv and argv[0] == "--version":
-        # read as a file: importing it would import the package
-        version = runpy.run_path(str(Path(__file__).with_name("_version.py")))["__version__"]
-        print(f"hf_capsule_mt {version}")
+        print(f"hf_capsule_mt {__version__}")
         return 0
     if not argv or argv[0] not in COMMANDS:
         mistake = f"unknown command {argv[0]!r}" if argv else "no command"
@@ -58,4 +65,4 @@ def main(argv: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

@@ -6,7 +6,6 @@ import sys
 
 import pytest
 
-import hf_capsule_mt_cli
 from hf_capsule_mt import __version__
 from hf_capsule_mt.__main__ import COMMANDS, main
 
@@ -23,23 +22,15 @@ from hf_capsule_mt.__main__ import COMMANDS, main
 )
 def test_answers_without_importing_what_is_slow(argv, status, said):
     code = (
-        "import sys, hf_capsule_mt_cli\n"
-        "status = hf_capsule_mt_cli.main()\n"
-        "slow = {'torch', 'transformers', 'hf_capsule_mt', 'numpy', 'yaml'} & set(sys.modules)\n"
+        "import sys\n"
+        "from hf_capsule_mt.__main__ import main\n"
+        "status = main()\n"
+        "slow = {'torch', 'transformers', 'numpy', 'yaml'} & set(sys.modules)\n"
         "sys.exit(f'imported {slow}' if slow else status)"
     )
     result = subprocess.run([sys.executable, "-c", code, *argv], capture_output=True, text=True)
     assert result.returncode == status, result.stderr
     assert said in result.stdout + result.stderr and "Traceback" not in result.stderr
-
-
-def test_both_entries_are_one_program(monkeypatch, capsys):
-    answers = []
-    for run in (hf_capsule_mt_cli.main, lambda: main(sys.argv[1:])):
-        for argv in (["--help"], ["--version"], ["x"]):
-            monkeypatch.setattr(sys, "argv", ["hf-capsule-mt", *argv])
-            answers.append((run(), capsys.readouterr()))
-    assert answers[:3] == answers[3:]
 
 
 def test_help_names_every_command(capsys):

@@ -79,12 +79,12 @@ def test_everything_is_in_it(wheel):
     files = [
         path for path in (ROOT / "hf_capsule_mt").rglob("*") if path.is_file() and "__pycache__" not in path.parts
     ]
-    assert {path.relative_to(ROOT).as_posix() for path in files} | {"hf_capsule_mt_cli.py"} <= names
+    assert {path.relative_to(ROOT).as_posix() for path in files} <= names
     assert not [name for name in names if name.startswith(("tests", "benchmarks", "results"))]
 
 
 def test_the_installed_package_is_the_one_that_runs(bin_folder, tmp_path):
-    code = "import hf_capsule_mt, hf_capsule_mt_cli; print(hf_capsule_mt.__file__); print(hf_capsule_mt_cli.__file__)"
+    code = "import hf_capsule_mt; print(hf_capsule_mt.__file__)"
     result = subprocess.run(
         [bin_folder / "python", "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True
     )
