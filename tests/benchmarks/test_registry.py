@@ -72,7 +72,7 @@ def test_operator_runs_inside_its_context(name, setting):
 
 
 def test_a_version_without_a_class_a_field_or_a_function_is_told(monkeypatch, setting):
-    monkeypatch.delattr(hf_capsule_mt, "CapsuleBartConfig")
+    monkeypatch.delattr(hf_capsule_mt.models, "CapsuleBartConfig")
     with pytest.raises(Unknown, match="CapsuleBartConfig"):
         build("bart_none", setting)
     monkeypatch.setitem(SYSTEMS, "none", System("of the future", "marian", {"time_travel": True}))
