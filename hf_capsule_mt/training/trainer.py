@@ -11,7 +11,9 @@ from typing import Any
 import torch
 from accelerate.utils import gather_object
 from datasets import Dataset
+from safetensors.torch import load_file
 from torch import nn
+from torch.distributed.fsdp import FSDPModule
 from torch.utils.data import DataLoader
 from tqdm.auto import tqdm
 from transformers import (
@@ -22,6 +24,7 @@ from transformers import (
     Seq2SeqTrainer,
     TrainerCallback,
 )
+from transformers.utils import SAFE_WEIGHTS_NAME
 
 from ..data.batching import EncodedPairs, TokenBatchSampler, TranslationCollator
 from ..data.tokenizer import forget_last_call
@@ -34,6 +37,7 @@ from .averaging import checkpoint_step, is_complete, rotate_checkpoints
 from .callbacks import EpochCallback, LineCallback, ThroughputCallback, TokenProgressCallback
 from .divergence import DivergenceCallback
 from .monitoring import measure, samples, show_samples
+from .sharding import load_whole
 
 # key of the log's entries about saved checkpoints
 SAVED = "saved"
@@ -241,6 +245,24 @@ class CapsuleSeq2SeqTrainer(Seq2SeqTrainer):
         """As the parent's; the saved tokenizer does not depend on what was translated before."""
         forget_last_call(self.processing_class)
         super().save_model(output_dir, _internal_call)
+
+    def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
+        """As the parent's; a sharded model is saved as what it was before FSDP2 made a class of its own of it."""
+        kind = type(self.model)
+        if issubclass(kind, FSDPModule):
+            self.model.__class__ = kind.__bases__[1]
+            state_dict = {k: v for k, v in (state_dict or {}).items() if k not in self.model.all_tied_weights_keys}
+        try:
+            super()._save(output_dir, state_dict)
+        finally:
+            self.model.__class__ = kind
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
+        """As the parent's; that of a sharded model cannot load weights that have several names."""
+        if isinstance(self.model, FSDPModule):
+            load_whole(self.model, load_file(Path(resume_from_checkpoint) / SAFE_WEIGHTS_NAME))
+        else:
+            super()._load_from_checkpoint(resume_from_checkpoint, model)
 
     def create_model_card(
         self,
