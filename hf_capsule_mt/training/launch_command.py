@@ -1,7 +1,8 @@
 """
 Print the path of a configuration of accelerate that comes with the package, for `accelerate launch`.
 
-    accelerate launch --config_file "$(hf-capsule-mt launch-config fsdp)" --num_processes 4 -m hf_capsule_mt train RECIPE
+    accelerate launch --config_file "$(hf-capsule-mt launch-config fsdp)" --num_processes 4 \\
+        -m hf_capsule_mt train RECIPE
 
 Without a name, the names. See docs/scale.md.
 """
