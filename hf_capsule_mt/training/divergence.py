@@ -90,10 +90,12 @@ class DivergenceCallback(TrainerCallback):
 def largest_weight(model: nn.Module) -> Tensor:
     """
     The largest absolute value of all parameters, a float32 scalar on their device; not finite if one of them is. Of a
-    sharded model, that of the parts that this process has.
+    sharded model, that of the parts that this process has, which are none with ZeRO-3.
     """
-    parameters = [own_part(parameter.detach()) for parameter in model.parameters()]
-    return nn.utils.get_total_norm(parameters, float("inf")).float()
+    parts = [own_part(parameter.detach()) for parameter in model.parameters()]
+    # a parameter with few rows has none for some processes
+    largest = nn.utils.get_total_norm([part for part in parts if part.numel()], float("inf"))
+    return largest.to(parts[0].device, torch.float32)
 
 
 def nonfinite_weights(model: nn.Module) -> list[str]:

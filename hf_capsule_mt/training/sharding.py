@@ -1,4 +1,4 @@
-"""Models whose parameters are spread over processes (FSDP): what they need, and what they cannot do."""
+"""Models whose parameters are spread over processes (FSDP, ZeRO-3): what they need, and what they cannot do."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.distributed.tensor import DTensor, distribute_tensor
 from transformers import PreTrainedModel
 
@@ -24,8 +24,8 @@ def prepare_sharding(trainer: CapsuleSeq2SeqTrainer, setup: Setup) -> None:
     Raises:
         ValueError: says what to leave out.
     """
+    check_sharding(trainer, setup)
     if trainer.is_fsdp_enabled:
-        check_sharding(trainer, setup)
         join_embeddings(setup.model)
 
 
@@ -37,13 +37,16 @@ def check_sharding(trainer: CapsuleSeq2SeqTrainer, setup: Setup) -> None:
         ValueError: says what to leave out.
     """
     training = setup.arguments.training
-    if not trainer.is_fsdp_enabled:
-        return
+    if trainer.is_deepspeed_enabled:
+        kind = "DeepSpeed ZeRO-3"
+        sharded = trainer.accelerator.state.deepspeed_plugin.zero_stage == 3
+    else:
+        kind, sharded = "FSDP", trainer.is_fsdp_enabled
     asked = [f"{name}_file" for name in ("validation", "test") if getattr(setup, name) is not None]
     asked += ["average_checkpoints"] if training.average_checkpoints > 1 else []
-    if asked:
+    if sharded and asked:
         raise ValueError(
-            "FSDP: a sharded model can be trained, but neither translates nor is averaged; leave out "
+            f"{kind}: a sharded model can be trained, but neither translates nor is averaged; leave out "
             f"{', '.join(asked)} (and eval_strategy), and score the finished model with the command translate"
         )
 
@@ -89,9 +92,3 @@ def load_whole(model: PreTrainedModel, weights: Mapping[str, Tensor]) -> None:
 def own_part(parameter: Tensor) -> Tensor:
     """What this process has of a parameter: all of it, or its shard."""
     return parameter.to_local() if isinstance(parameter, DTensor) else parameter
-
-
-def own_bytes(model: nn.Module) -> int:
-    """Bytes of the parameters, or of their parts, that this process holds."""
-    parts = [own_part(parameter) for parameter in model.parameters()]
-    return sum(part.numel() * part.element_size() for part in parts)

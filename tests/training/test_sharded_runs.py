@@ -1,5 +1,6 @@
 """Runs under the configurations of accelerate that ship: two processes of the CPU with FSDP2 do what one does."""
 
+import importlib.util
 import json
 import os
 import subprocess
@@ -38,12 +39,13 @@ def as_on_accelerators(self, *args, **kwargs):
 PartialState.__init__ = as_on_accelerators
 import hf_capsule_mt.training.run as run
 from hf_capsule_mt.training.command import main
-from hf_capsule_mt.training.sharding import own_bytes
+from hf_capsule_mt.training.sharding import own_part
 
 save = run.save
 
 def report_and_save(trainer):
-    print("bytes", own_bytes(trainer.model), flush=True)
+    parts = [own_part(parameter) for parameter in trainer.model.parameters()]
+    print("bytes", sum(part.numel() * part.element_size() for part in parts), flush=True)
     save(trainer)
 
 run.save = report_and_save
@@ -143,6 +145,28 @@ def test_fsdp_shards_and_trains_as_one_process(command, tmp_path):
         assert done.returncode == 0, done.stderr
     assert "step 9 of 12" in done.stdout and "step 8 of 12" not in done.stdout
     assert (resumed / "model.safetensors").read_bytes() == (straight / "model.safetensors").read_bytes()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("deepspeed") is None, reason="deepspeed is not installed")
+@pytest.mark.parametrize("stage", [2, 3])
+def test_deepspeed_trains_as_one_process(command, tmp_path, stage):
+    # its own collectives for CPUs would be compiled first, for minutes
+    plain = "import deepspeed.ops\ndeepspeed.ops.__compatible_ops__.clear()\n"
+    script = "import sys\nfrom hf_capsule_mt.training.command import main\nsys.exit(main(sys.argv[1:]))\n"
+    (tmp_path / "train.py").write_text(plain + script)
+    environment = {**os.environ, **launched(f"deepspeed_zero{stage}"), "DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1"}
+    environment["PYTHONPATH"] = os.pathsep.join(sys.path)
+    one, two = tmp_path / "one", tmp_path / "two"
+    run(prepare(parse_arguments(command(**OPTIONS, output_dir=one))))
+    argv = command(**{**OPTIONS, "max_tokens_per_batch": 150}, output_dir=two)
+    words = [*LAUNCHER, str(tmp_path / "train.py"), *argv]
+    done = subprocess.run(words, capture_output=True, text=True, env=environment, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert "2 processes (DeepSpeed)" in done.stdout
+    # ZeRO-3 draws the first weights in another order
+    assert losses(two) == pytest.approx(losses(one), rel=1e-4 if stage == 2 else 0.02)
+    assert set(load_file(two / "model.safetensors")) >= set(load_file(one / "model.safetensors"))
 
 
 def losses(folder: Path) -> list[float]:
