@@ -164,9 +164,14 @@ def test_deepspeed_trains_as_one_process(command, tmp_path, stage):
     done = subprocess.run(words, capture_output=True, text=True, env=environment, timeout=300)
     assert done.returncode == 0, done.stderr
     assert "2 processes (DeepSpeed)" in done.stdout
-    # ZeRO-3 draws the first weights in another order
-    assert losses(two) == pytest.approx(losses(one), rel=1e-4 if stage == 2 else 0.02)
-    assert set(load_file(two / "model.safetensors")) >= set(load_file(one / "model.safetensors"))
+    logged, expected = losses(two), losses(one)
+    if stage == 2:
+        assert logged == pytest.approx(expected, rel=1e-4)
+    else:
+        # it begins with other weights
+        assert expected[0] - expected[-1] == pytest.approx(logged[0] - logged[-1], rel=0.1)
+    alone, together = load_file(one / "model.safetensors"), load_file(two / "model.safetensors")
+    assert {name: together[name].shape for name in alone} == {name: alone[name].shape for name in alone}
 
 
 def losses(folder: Path) -> list[float]:
