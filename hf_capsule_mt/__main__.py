@@ -5,6 +5,7 @@ Train, distil, convert, publish, translate, score and study capsule models.
     hf-capsule-mt train multi30k/em_routing --data_dir DATA    a recipe, by name or path
     hf-capsule-mt data multi30k --output DATA                  fetch a parallel corpus
     hf-capsule-mt study run grammar                            systems with several seeds each; then study table
+    hf-capsule-mt launch-config fsdp                           where the configuration for `accelerate launch` is
     hf-capsule-mt distill multi30k/distill                     translate a training corpus with a teacher
     hf-capsule-mt convert PLAIN OUTPUT --aggregation em_routing   a plain checkpoint becomes a capsule model
     hf-capsule-mt publish RUN USER/NAME --card VALUES.yaml     check a trained model and upload it to the Hub
@@ -27,6 +28,7 @@ COMMANDS = {
     "convert": "hf_capsule_mt.hub.conversion",
     "data": "hf_capsule_mt.data.fetch",
     "distill": "hf_capsule_mt.training.distillation",
+    "launch-config": "hf_capsule_mt.training.launch_command",
     "publish": "hf_capsule_mt.hub.publishing",
     "report": "hf_capsule_mt.analysis.report_command",
     "score": "hf_capsule_mt.evaluation.score_command",

@@ -264,11 +264,10 @@ class Cluster:
             run.state, run.reason = FAILED, reason
         return True
 
-    def stop(self, active: Sequence[Run]) -> None:
-        """Leave the jobs, which go on without this process, and say how to end them."""
+    def stop(self, active: Sequence[Run]) -> str:
+        """Leave the jobs, which go on without this process; returns how to end them."""
         ids = " ".join(run.job for run in active)
-        if ids:
-            print(f"left in the queue: {len(active)} jobs; to end them: scancel {ids}", file=sys.stderr)
+        return f"left in the queue: {len(active)} jobs; to end them: scancel {ids}" if ids else ""
 
     def _name(self, run: Run) -> str:
         return run.folder.relative_to(self._study.output).as_posix()

@@ -174,8 +174,8 @@ class Launcher(Protocol):
     def has_ended(self, run: Run) -> bool:
         """Look after a run, and note how it stands; whether it has ended."""
 
-    def stop(self, active: Sequence[Run]) -> None:
-        """Leave the runs that have not ended."""
+    def stop(self, active: Sequence[Run]) -> str:
+        """Leave the runs that have not ended; returns what there is to say of them."""
 
 
 def carry_out(
@@ -221,10 +221,11 @@ def carry_out(
                 display.tick(runs, machine)
                 time.sleep(launcher.poll)
         finally:
-            launcher.stop(active)
+            left = launcher.stop(active)
             _record(study, runs)
         if stopping:
             display.show(runs, machine)
+            display.say(left)
             raise KeyboardInterrupt
     return all(run.state == FINISHED for run in runs)
 
@@ -289,7 +290,7 @@ class Processes:
         self._slots.append(run.slot)
         return True
 
-    def stop(self, active: Sequence[Run]) -> None:
+    def stop(self, active: Sequence[Run]) -> str:
         """End processes, with those that they have started, and wait until they have."""
         living = [process for run in active if (process := run.process) is not None and process.poll() is None]
         for process in living:
@@ -303,6 +304,7 @@ class Processes:
         for run in active:
             if run.state == RUNNING:
                 run.state = INTERRUPTED
+        return ""
 
 
 def _signal(process: subprocess.Popen[bytes], number: int) -> None:
@@ -377,6 +379,11 @@ class Display:
         if changed.state in (FINISHED, FAILED):
             words += f"; {_remaining(runs, machine)}"
         print(words, file=self.stream, flush=True)
+
+    def say(self, words: str) -> None:
+        """Show a line under everything else."""
+        if words:
+            print(words, file=self.stream, flush=True)
 
     def tick(self, runs: Sequence[Run], machine: Machine) -> None:
         """On a terminal, renew the table about once a second."""

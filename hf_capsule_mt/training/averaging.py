@@ -48,7 +48,9 @@ def find_damage(checkpoint: Path, world_size: int = 1, *, resumable: bool = True
     archives = []
     if resumable:
         random_states = ["rng_state.pth"] if world_size == 1 else [f"rng_state_{r}.pth" for r in range(world_size)]
-        archives = ["optimizer.pt", "scheduler.pt", *random_states]
+        # that of a sharded model has another name
+        optimizer = "optimizer.bin" if (checkpoint / "optimizer.bin").is_file() else "optimizer.pt"
+        archives = [optimizer, "scheduler.pt", *random_states]
     for name in (WEIGHTS, *archives, STATE):
         if not (checkpoint / name).is_file():
             return f"{name} is missing"

@@ -7,9 +7,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from .failures import RunFailure
+from .sharding import own_part
 
 # Each skipped update halves the loss scale; after so many in a row, no scale is left that float16 could bear.
 MAX_SKIPPED_UPDATES = 40
@@ -86,14 +88,23 @@ class DivergenceCallback(TrainerCallback):
 
 
 def largest_weight(model: nn.Module) -> Tensor:
-    """The largest absolute value of all parameters, a float32 scalar on their device; not finite if one of them is."""
-    parameters = [parameter.detach() for parameter in model.parameters()]
-    return nn.utils.get_total_norm(parameters, float("inf")).float()
+    """
+    The largest absolute value of all parameters, a float32 scalar on their device; not finite if one of them is. Of a
+    sharded model, that of the parts that this process has, which are none with ZeRO-3.
+    """
+    parts = [own_part(parameter.detach()) for parameter in model.parameters()]
+    # a parameter with few rows has none for some processes
+    largest = nn.utils.get_total_norm([part for part in parts if part.numel()], float("inf"))
+    return largest.to(parts[0].device, torch.float32)
 
 
 def nonfinite_weights(model: nn.Module) -> list[str]:
-    """Names of the parameters that have values that are not finite."""
-    return [name for name, parameter in model.named_parameters() if not parameter.detach().isfinite().all()]
+    """Names of the parameters that have values that are not finite; all processes of a sharded model ask together."""
+    return [name for name, parameter in model.named_parameters() if not _whole(parameter.detach()).isfinite().all()]
+
+
+def _whole(parameter: Tensor) -> Tensor:
+    return parameter.full_tensor() if isinstance(parameter, DTensor) else parameter
 
 
 def _diverged(what: str, args: TrainingArguments, state: TrainerState) -> RunFailure:

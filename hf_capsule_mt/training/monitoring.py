@@ -125,7 +125,8 @@ def describe_machine(trainer: CapsuleSeq2SeqTrainer) -> str:
     if kind != DistributedType.NO:
         names = {DistributedType.FSDP: "FSDP", DistributedType.DEEPSPEED: "DeepSpeed"}
         processes += f" ({names.get(kind, 'DDP')})"
-    precision = "bfloat16" if args.bf16 else "float16" if args.fp16 else "float32"
+    # a launcher may have chosen it, too
+    precision = {"bf16": "bfloat16", "fp16": "float16"}.get(trainer.accelerator.mixed_precision, "float32")
     line = f"{device}, {processes}, {torch.get_num_threads()} threads each, {precision}, seed {args.seed}"
     environment = os.environ
     if environment.get("ACCELERATE_USE_FSDP", "").lower() == "true" and kind != DistributedType.FSDP:

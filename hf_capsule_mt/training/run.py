@@ -30,6 +30,7 @@ from .failures import RunFailure, explain_failed_writes
 from .monitoring import describe_machine
 from .report import RESULTS
 from .setup import Setup
+from .sharding import prepare_sharding
 from .trainer import SAVED, CapsuleSeq2SeqTrainer
 
 logger = logging.getLogger(__name__)
@@ -148,29 +149,10 @@ def build_trainer(setup: Setup) -> CapsuleSeq2SeqTrainer:
         source_lang=str(setup.arguments.data.source_lang),
         callbacks=callbacks,
     )
-    check_sharding(trainer, setup)
+    prepare_sharding(trainer, setup)
     # For the libraries that an optimizer may need.
     trainer.get_optimizer_cls_and_kwargs(training, setup.model)
     return trainer
-
-
-def check_sharding(trainer: CapsuleSeq2SeqTrainer, setup: Setup) -> None:
-    """
-    Refuse what a model cannot do while its parameters are spread over processes, before it is trained.
-
-    Raises:
-        ValueError: says what to leave out.
-    """
-    training = setup.arguments.training
-    if not trainer.is_fsdp_enabled:
-        return
-    asked = [f"{name}_file" for name in ("validation", "test") if getattr(setup, name) is not None]
-    asked += ["average_checkpoints"] if training.average_checkpoints > 1 else []
-    if asked:
-        raise ValueError(
-            "FSDP: a sharded model can be trained, but neither translates nor is averaged; leave out "
-            f"{', '.join(asked)} (and eval_strategy), and score the finished model with the command translate"
-        )
 
 
 def describe(setup: Setup, trainer: CapsuleSeq2SeqTrainer) -> str:

@@ -12,7 +12,9 @@ import torch
 from accelerate.utils import gather_object
 from datasets import Dataset
 from huggingface_hub.errors import HTTPError
+from safetensors.torch import load_file
 from torch import nn
+from torch.distributed.fsdp import FSDPModule
 from torch.utils.data import DataLoader
 from tqdm.auto import tqdm
 from transformers import (
@@ -23,6 +25,7 @@ from transformers import (
     Seq2SeqTrainer,
     TrainerCallback,
 )
+from transformers.utils import SAFE_WEIGHTS_NAME
 from transformers.utils.hub import hf_api
 
 from ..data.batching import EncodedPairs, TokenBatchSampler, TranslationCollator
@@ -37,6 +40,7 @@ from .callbacks import EpochCallback, LineCallback, ThroughputCallback, TokenPro
 from .divergence import DivergenceCallback
 from .monitoring import measure, samples, show_samples
 from .report import RESULTS
+from .sharding import load_whole
 
 # key of the log's entries about saved checkpoints
 SAVED = "saved"
@@ -307,6 +311,24 @@ class CapsuleSeq2SeqTrainer(Seq2SeqTrainer):
             run_as_future=not blocking,
             revision=self.args.hub_revision if revision is None else revision,
         )
+
+    def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
+        """As the parent's; a sharded model is saved as what it was before FSDP2 made a class of its own of it."""
+        kind = type(self.model)
+        if issubclass(kind, FSDPModule):
+            self.model.__class__ = kind.__bases__[1]
+            state_dict = {k: v for k, v in (state_dict or {}).items() if k not in self.model.all_tied_weights_keys}
+        try:
+            super()._save(output_dir, state_dict)
+        finally:
+            self.model.__class__ = kind
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
+        """As the parent's; that of a sharded model cannot load weights that have several names."""
+        if isinstance(self.model, FSDPModule):
+            load_whole(self.model, load_file(Path(resume_from_checkpoint) / SAFE_WEIGHTS_NAME))
+        else:
+            super()._load_from_checkpoint(resume_from_checkpoint, model)
 
     def create_model_card(
         self,

@@ -71,9 +71,8 @@ def place(tmp_path_factory):
         for line in COMMANDS:
             words = shlex.split(line)
             forget()
-            argv = words[3:] if words[:3] == ["python", "-m", "hf_capsule_mt"] else ["train", *words[2:]]
-            if words[0] == "hf-capsule-mt":
-                argv = words[1:]
+            assert words[0] == "hf-capsule-mt"
+            argv = words[1:]
             if argv[0] == "train":
                 argv += [token for name, value in SMALL.items() for token in (f"--{name}", str(value))]
             assert main(argv) == 0, line

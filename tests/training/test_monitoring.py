@@ -9,8 +9,9 @@ from accelerate import DistributedType
 
 from hf_capsule_mt.training.arguments import parse_arguments
 from hf_capsule_mt.training.monitoring import MONITORED, describe_machine, measure, samples
-from hf_capsule_mt.training.run import build_trainer, check_sharding
+from hf_capsule_mt.training.run import build_trainer
 from hf_capsule_mt.training.setup import prepare
+from hf_capsule_mt.training.sharding import check_sharding
 from tiny_models import GUIDED, capsule_model, rnn_model
 from tiny_translation import SOURCES, TARGETS, tiny_tokenizer
 
@@ -93,8 +94,9 @@ def machine(monkeypatch, kind=DistributedType.NO, processes=1, **environment) ->
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    args = SimpleNamespace(device=torch.device("cpu"), world_size=processes, bf16=True, fp16=False, seed=7)
-    return describe_machine(SimpleNamespace(args=args, accelerator=SimpleNamespace(distributed_type=kind)))
+    args = SimpleNamespace(device=torch.device("cpu"), world_size=processes, seed=7)
+    accelerator = SimpleNamespace(distributed_type=kind, mixed_precision="bf16")
+    return describe_machine(SimpleNamespace(args=args, accelerator=accelerator))
 
 
 def test_the_machine_is_one_line(monkeypatch):
