@@ -4,10 +4,10 @@
     python benchmarks/speed.py --size base --systems em_routing --jobs "training step" --operators   # one cell
     # the table of the README, in 24 GB of memory
     python benchmarks/speed.py --size base --threads 2 --memory --source DATA/newstest/newstest2014.en-de.en \\
-        --output benchmarks/results/speed_base.json
+        --output hf_capsule_mt/evidence/records/speed/speed_base.json
     # the same on a GPU
     python benchmarks/speed.py --size base --device cuda --dtype bfloat16 --tokens 25000 --memory \\
-        --source DATA/newstest/newstest2014.en-de.en --output benchmarks/results/speed_base_cuda.json
+        --source DATA/newstest/newstest2014.en-de.en --output hf_capsule_mt/evidence/records/speed/speed_base_cuda.json
 
 The tests of what is measured run first; if they are red, nothing is (`verify.py`).
 
