@@ -1,18 +1,17 @@
 """A finished run to publish, and a Hub on this machine to publish it to."""
 
 import json
-from pathlib import Path
 
 import pytest
 from transformers import AutoModelForSeq2SeqLM
 
+from hf_capsule_mt.evidence.recorded import RECORDS
 from hf_capsule_mt.hub.conversion import convert
 from loopback import LoopbackHub
 from tiny_models import open_gates
 from tiny_translation import SOURCES, tiny_model, tiny_tokenizer
 
-ROOT = Path(__file__).resolve().parents[2]
-RESULTS = ROOT / "results" / "grammar" / "em_routing.json"
+RESULTS = RECORDS / "grammar" / "em_routing.json"
 VALUES = """
 title: A tiny model
 description: It knows six sentences by heart.

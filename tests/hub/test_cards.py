@@ -12,6 +12,7 @@ from huggingface_hub import ModelCard
 from huggingface_hub.errors import HFValidationError
 from markdown_it import MarkdownIt
 
+from hf_capsule_mt.evidence.recorded import RECORDS
 from hf_capsule_mt.hub.cards import CARD_FILES, CardValues, check_card, load_values, render_card
 
 ROOT = Path(__file__).parent.parent.parent
@@ -63,7 +64,7 @@ def kinds(tokens) -> list[str]:
 
 
 def recorded(name: str) -> dict:
-    return json.loads((ROOT / "results" / f"{RESULTS[name][1]}.json").read_text(encoding="utf-8"))
+    return json.loads((RECORDS / f"{RESULTS[name][1]}.json").read_text(encoding="utf-8"))
 
 
 def rendered(name: str, figure: str | None = None) -> tuple[CardValues, dict, ModelCard]:

@@ -19,7 +19,7 @@ from fork_server import Server  # noqa: E402
 from harness import Harness  # noqa: E402
 from loopback import LoopbackHub  # noqa: E402
 
-RESULTS = ROOT / "results" / "grammar" / "em_routing.json"
+RESULTS = ROOT / "hf_capsule_mt" / "evidence" / "records" / "grammar" / "em_routing.json"
 CARD = """
 title: A tiny model
 description: It knows six sentences by heart.
