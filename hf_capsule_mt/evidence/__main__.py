@@ -4,6 +4,8 @@ Write the tables of README and documents from the records, so that no number in 
     python -m hf_capsule_mt.evidence            # rewrite the documents
     python -m hf_capsule_mt.evidence --check    # exit with 1 if a document is not what the records give
 
+Both exit with 1, too, if two tables give one score different values.
+
 From a checkout: neither documents nor records are in a wheel.
 """
 
@@ -27,17 +29,20 @@ def main(argv: Sequence[str]) -> int:
     )
     parser.add_argument("--check", action="store_true", help="change nothing")
     check = parser.parse_args(argv).check
-    stale: list[str] = []
+    wrong: list[str] = []
 
     def command() -> None:
         if not RECORDS.is_dir():
             raise ValueError("there are no records here: run this in a checkout, as an editable install")
-        stale.extend(update(write=not check))
-        for document in stale:
+        documents, differing = update(write=not check)
+        for document in documents:
             print(f"{document} {'is not what the records give' if check else 'written'}")
+        for line in differing:
+            print(line)
+        wrong.extend([*differing, *(documents if check else ())])
 
     status = run_command(PROGRAM, command)
-    return status or int(check and bool(stale))
+    return status or int(bool(wrong))
 
 
 if __name__ == "__main__":

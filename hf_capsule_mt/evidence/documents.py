@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 from ..files import write_whole
+from .agreement import disagreements
 from .recorded import ROOT, load
 from .reliability_tables import full_disk_table, kills_table, numerics_table, properties_table
 from .speed_tables import (
@@ -17,6 +18,7 @@ from .speed_tables import (
     runs_table,
     speed_table,
 )
+from .study_tables import study_tables
 from .systems import CONTINUED, CONTINUED_GUIDED, CTRANSLATE2, EM_RUNS
 from .translation_tables import (
     analysis_table,
@@ -33,7 +35,7 @@ Tables = dict[str, dict[str, str]]
 def all_tables() -> Tables:
     """Every table in Markdown, by document and marker."""
     reliability = load("reliability.json")
-    return {
+    made = {
         "README.md": {
             "systems": systems_table(),
             "past_future": past_future_table(),
@@ -43,7 +45,7 @@ def all_tables() -> Tables:
             "allocator": allocator_table(load("speed/speed_base.json"), load("speed/speed_base_kept_pages.json")),
             "operators": operators_table(load("speed/speed_yardstick.json")),
             "revisions": revisions_table(load("speed/revisions_yardstick.json")),
-            "runs": runs_table({version: load(f"multi30k/{name}.json") for version, name in EM_RUNS.items()}),
+            "runs": runs_table({row: load(f"multi30k/{name}.json") for name, row in EM_RUNS.items()}),
             "loader": loader_table(load("speed/loader_multi30k.json")),
             "ctranslate2": comparison_table([load(f"speed/{name}.json") for name in CTRANSLATE2]),
         },
@@ -61,6 +63,11 @@ def all_tables() -> Tables:
             "numerics": numerics_table(reliability),
         },
     }
+    for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
+        found = study_tables(path.read_text(encoding="utf-8"))
+        if found:
+            made.setdefault(path.relative_to(ROOT).as_posix(), {}).update(found)
+    return made
 
 
 def fill(text: str, name: str, table: str) -> str:
@@ -77,18 +84,19 @@ def fill(text: str, name: str, table: str) -> str:
     return pattern.sub(lambda match: f"{match[1]}{table}\n{match[2]}", text)
 
 
-def update(root: Path = ROOT, *, write: bool) -> list[str]:
+def update(root: Path = ROOT, *, write: bool) -> tuple[list[str], list[str]]:
     """
     Put the tables into the documents, or only look whether they are there.
 
     Returns:
-        The documents that were not what the records give.
+        The documents that were not what the records give; and numbers on which their tables, as the records give them,
+        do not agree, see `agreement.disagreements`.
 
     Raises:
         ValueError: a document lacks a table's place.
         OSError: a document is not there, or cannot be written.
     """
-    stale = []
+    stale, pages = [], {}
     for document, tables in all_tables().items():
         before = text = (root / document).read_text(encoding="utf-8")
         for name, table in tables.items():
@@ -100,4 +108,5 @@ def update(root: Path = ROOT, *, write: bool) -> list[str]:
             stale.append(document)
             if write:
                 write_whole(root / document, text)
-    return stale
+        pages[document] = text
+    return stale, disagreements(pages)

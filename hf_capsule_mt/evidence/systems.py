@@ -107,8 +107,8 @@ GUIDED = {name for name in MEASURED if "guided" in name}
 JOBS = ("training step", "greedy, 1 sentence", "beam 5, 16 sentences")
 # what the probes of past and future call them
 PROBED = {recipe: system.name for recipe, system in GUIDED_SYSTEMS.items()} | {"gdr_light": "GDR + BOW x 0.1 + BCA"}
-# the same recipe by version
-EM_RUNS = {"0.1.0": "em_routing_0.1.0", "0.6.0": "em_routing"}
+# EM routing was trained twice with the same recipe and seed, by two versions of the code
+EM_RUNS = {"em_routing_0.1.0": ("EM routing, first run", "0.1.0"), "em_routing": ("EM routing", "0.6.0")}
 # recorded by ctranslate2_ratio.py
 CTRANSLATE2 = ("ctranslate2_multi30k", "ctranslate2_base")
 # runs that start from the trained baseline, by paper

@@ -7,6 +7,7 @@ from typing import Any
 
 from .recorded import find_score, load, shown_path
 from .systems import (
+    EM_RUNS,
     GUIDED_SYSTEMS,
     JOBS,
     LAYER_SYSTEMS,
@@ -105,7 +106,7 @@ def continued_table(recipes: dict[str, str]) -> str:
 def past_future_table() -> str:
     """How well assignments and capsules know what is translated, by system."""
     lines = [
-        "| system | accuracy | area under ROC | rOL PAST | rOL FUTURE | test BLEU |",
+        "| system | accuracy | area under ROC | rOL PAST | rOL FUTURE | BLEU, test |",
         "|---|---|---|---|---|---|",
     ]
     entries = load("grammar/past_future.json") or []
@@ -193,9 +194,11 @@ def analysis_table() -> str:
     if record is None:
         return "not run"
     names = {recipe: system.name for table in SYSTEMS for recipe, system in table.items()}
+    names |= {recipe: name for recipe, (name, _) in EM_RUNS.items()}
     tests = record["comparison"]["systems"]
     lines = [
-        "| system | BLEU | randomisation p | sign test p | CDR | under-translated | over-translated |",
+        "| system | BLEU, test2016 beam 5 | randomisation p | sign test p | CDR "
+        "| under-translated | over-translated |",
         "|---|---|---|---|---|---|---|",
     ]
     for system in record["systems"]:
@@ -215,6 +218,10 @@ def analysis_table() -> str:
         f"{tested['source']}, {tested['sentences']:,} sentences, beam {decoding['num_beams']}, tests against "
         f"{names[record['comparison']['baseline']]}; `{signature}`; `{shown_path('multi30k/analysis.json')}`."
     )
+    for system in record["systems"]:
+        if system["name"] in EM_RUNS:
+            name, version = EM_RUNS[system["name"]]
+            conditions += f" {name}: trained with version {version}, [one of two](speed.md)."
     return "\n".join([*lines, "", conditions])
 
 

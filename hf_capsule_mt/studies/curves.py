@@ -15,7 +15,7 @@ AXES = {"num_capsules": "number of capsules N", "routing_iterations": "routing i
 # inches, of a panel
 WIDTH, HEIGHT = 4.2, 2.9
 # between the lines at one value, in the distance of two values
-APART = 0.06
+APART = 0.12
 
 
 class Point(NamedTuple):
@@ -100,7 +100,7 @@ def _draw(panel: Axes, lines: Mapping[str, list[Point]], scores: Mapping[str, An
             panel.plot([position, position], found["interval"], "-", color=colour, linewidth=1.2, zorder=2)
             runs = list(found["by_seed"].values())
             # beside the interval, which would hide them
-            panel.plot([position + APART / 3] * len(runs), runs, "o", color="0.55", markersize=2, zorder=1)
+            panel.plot([position + APART / 4] * len(runs), runs, "o", color="0.55", markersize=2, zorder=1)
         panel.plot(
             x,
             [scores[point.system]["mean"] for point in there],

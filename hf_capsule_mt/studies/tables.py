@@ -43,6 +43,20 @@ def score_tables(record: Mapping[str, Any]) -> Iterator[Table]:
         yield Table(header, rows, _caption(record, name, test_set, baseline), f"tab:{record['study']}:{name}")
 
 
+def overview_tables(record: Mapping[str, Any]) -> Iterator[Table]:
+    """The tables of `score_tables` for a page that has no other: with sizes and operations, and one p, Holm's."""
+    for table in score_tables(record):
+        p = table.header.index("p")
+        kept = [column for column in range(len(table.header)) if column != p]
+        rows = []
+        for row in table.rows:
+            size = _number(of_runs(record, row[0].text, "parameters"), 0)
+            rows.append([*(row[column] for column in kept), Cell(size), Cell(_operations(record, row[0].text))])
+        header = [*(table.header[column] for column in kept), "Parameters", OPERATIONS]
+        seeds = ", ".join(map(str, record["seeds"]))
+        yield Table(header, rows, f"{table.caption} Seeds: {seeds}.{_counted(record)}", table.label)
+
+
 def run_table(record: Mapping[str, Any]) -> Table:
     """Sizes and times of the systems."""
     rows = []

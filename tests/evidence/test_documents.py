@@ -27,7 +27,7 @@ def copies(tables, tmp_path, monkeypatch):
 
 def test_documents_are_what_the_records_give(tables, monkeypatch):
     monkeypatch.setattr(documents, "all_tables", lambda: tables)
-    assert documents.update(write=False) == []
+    assert documents.update(write=False) == ([], [])
 
 
 def test_a_stale_document_is_named_and_rewritten(copies, capsys):
