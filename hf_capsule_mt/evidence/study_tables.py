@@ -8,7 +8,7 @@ from ..studies.tables import check_record, overview_tables
 from .agreement import STUDY
 from .recorded import load, shown_path
 
-_MARKER = re.compile(rf"<!-- table: ({STUDY}([\w-]+)) -->")
+_MARKER = re.compile(rf"^<!-- table: ({STUDY}([\w-]+)) -->$", re.M)
 
 
 def study_tables(text: str) -> dict[str, str]:

@@ -53,8 +53,9 @@ def overview_tables(record: Mapping[str, Any]) -> Iterator[Table]:
             size = _number(of_runs(record, row[0].text, "parameters"), 0)
             rows.append([*(row[column] for column in kept), Cell(size), Cell(_operations(record, row[0].text))])
         header = [*(table.header[column] for column in kept), "Parameters", OPERATIONS]
-        seeds = ", ".join(map(str, record["seeds"]))
-        yield Table(header, rows, f"{table.caption} Seeds: {seeds}.{_counted(record)}", table.label)
+        seeds = sorted({int(seed) for part in record["systems"].values() for seed in part["runs"]})
+        caption = f"{table.caption} Seeds: {', '.join(map(str, seeds))}.{_counted(record)}"
+        yield Table(header, rows, caption, table.label)
 
 
 def run_table(record: Mapping[str, Any]) -> Table:
