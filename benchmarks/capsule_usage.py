@@ -1,7 +1,7 @@
 """How the capsules of a trained capsule memory share the source words (Wang et al. 2019, Eq. 11).
 
     python benchmarks/capsule_usage.py runs/multi30k/capsnmt --source DATA/multi30k/test2016.en \\
-        --output results/multi30k/capsule_usage.json
+        --output hf_capsule_mt/evidence/records/multi30k/capsule_usage.json
 
 For every iteration: the share of the words that each capsule receives (mean of alpha over the words), the entropy of a
 word's assignment (nats; log M if it is even, 0 if it is certain), and the entropy of the shares, whose exponential is

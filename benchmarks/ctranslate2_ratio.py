@@ -3,7 +3,7 @@
     pip install ctranslate2
     python benchmarks/ctranslate2_ratio.py runs/multi30k/baseline --source DATA/multi30k/test2016.en
     python benchmarks/ctranslate2_ratio.py --size base --source DATA/newstest/newstest2014.en-de.en --sentences 64
-    ... --output benchmarks/results/ctranslate2_multi30k.json
+    ... --output hf_capsule_mt/evidence/records/speed/ctranslate2_multi30k.json
 
 A trained checkpoint is plain Marian, or this package's with nothing added to it. A size builds random weights, which
 tell nothing about translations: they read random words, as many as each line has, and make --steps tokens of them.

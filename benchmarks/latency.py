@@ -1,7 +1,7 @@
 """Time to translate one sentence with trained models, as a ratio to the first of them (Wang et al. 2019, Table 3).
 
     python benchmarks/latency.py runs/multi30k/baseline runs/multi30k/capsnmt runs/multi30k/rnmt \\
-        --source DATA/multi30k/test2016.en --output benchmarks/results/latency_multi30k.json
+        --source DATA/multi30k/test2016.en --output hf_capsule_mt/evidence/records/speed/latency_multi30k.json
 
 Every sentence is translated alone by every model before the next one comes, in an order that changes, so that drifts
 of the machine hit all of them alike. A time includes tokenization. The translations differ in length between models,

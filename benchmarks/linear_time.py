@@ -1,7 +1,9 @@
 """Time of encoding and of decoding against the source's length: is CapsNMT linear-time, and from where on faster?
 
-    python benchmarks/linear_time.py --output benchmarks/results/linear_time.json --plot linear_time.svg
-    python benchmarks/linear_time.py --from benchmarks/results/linear_time.json --plot linear_time.svg   # only draw
+    python benchmarks/linear_time.py --plot linear_time.svg \\
+        --output hf_capsule_mt/evidence/records/speed/linear_time.json
+    python benchmarks/linear_time.py --plot linear_time.svg \\
+        --from hf_capsule_mt/evidence/records/speed/linear_time.json   # only draw
 
 Random weights and words, one sentence at a time; every system writes the same number of tokens. Timed apart:
 

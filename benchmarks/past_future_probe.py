@@ -1,6 +1,7 @@
 """Do PAST and FUTURE capsules know what is translated? Probes runs of train.py on the grammar corpus.
 
-    python benchmarks/past_future_probe.py runs/gdr_seed* --output benchmarks/results/past_future.json
+    python benchmarks/past_future_probe.py runs/gdr_seed* \\
+        --output hf_capsule_mt/evidence/records/grammar/past_future.json
 
 Each run is probed on the first --sentences pairs of the test split, whose gold word alignments give the answers. The
 rates r_OL come from the run's own BOW predictor or, if it was trained without L_BOW, from one that is fitted to the

@@ -98,9 +98,11 @@ FAMILIES = {
 
 
 class System(NamedTuple):
-    """A measured system: its name in tables, its family, and the fields of its configuration (None: plain parent)."""
+    """A measured system: its family, and the fields of its configuration (None: plain parent).
 
-    label: str
+    What tables call it is in hf_capsule_mt/evidence/systems.py.
+    """
+
     family: str
     options: dict[str, Any] | None = None
 
@@ -110,33 +112,31 @@ class System(NamedTuple):
         return (self.options or {}).get("guided_routing", "none") != "none"
 
 
-def _marian(label: str, **options: Any) -> System:
-    return System(label, "marian", {"aggregation": "none"} | options)
+def _marian(**options: Any) -> System:
+    return System("marian", {"aggregation": "none"} | options)
 
 
 _BOTH = {"bow_loss_weight": 1.0, "bca_loss_weight": 1.0}
 SYSTEMS = {
-    "marian": System("`MarianMTModel`", "marian"),
-    "none": _marian("no aggregation"),
-    "linear": _marian("linear combination", aggregation="linear"),
-    "dynamic": _marian("dynamic combination", aggregation="dynamic"),
-    "dynamic_routing": _marian("dynamic routing", aggregation="dynamic_routing"),
-    "em_routing": _marian("EM routing", aggregation="em_routing"),
-    "guided_routing": _marian("GDR", guided_routing="routing"),
-    "guided_routing_bow_bca": _marian("GDR + BOW + BCA", guided_routing="routing", **_BOTH),
-    "guided_classifier": _marian("CLF + BOW + BCA", guided_routing="classifier", **_BOTH),
-    "guided_attention": _marian("ATTN + BOW + BCA", guided_routing="attention", **_BOTH),
-    "em_routing_guided": _marian("EM routing + GDR", aggregation="em_routing", guided_routing="routing"),
-    "bart": System("`BartForConditionalGeneration`", "bart"),
-    "bart_none": System("BART, no aggregation", "bart", {"aggregation": "none"}),
-    "bart_em_routing": System("BART, EM routing", "bart", {"aggregation": "em_routing"}),
-    "rnn_simple": System("simple aggregation", "rnn", {"source_memory": "simple"}),
-    "rnn_capsule": System("CapsNMT", "rnn", {"source_memory": "capsule"}),
-    "rnn_capsule_balanced": System(
-        "CapsNMT, balanced routing", "rnn", {"source_memory": "capsule", "balanced_routing": True}
-    ),
-    "rnn_attention": System("RNMT", "rnn", {"source_memory": "attention"}),
-    "rnn_hybrid": System("hybrid", "rnn", {"source_memory": "hybrid"}),
+    "marian": System("marian"),
+    "none": _marian(),
+    "linear": _marian(aggregation="linear"),
+    "dynamic": _marian(aggregation="dynamic"),
+    "dynamic_routing": _marian(aggregation="dynamic_routing"),
+    "em_routing": _marian(aggregation="em_routing"),
+    "guided_routing": _marian(guided_routing="routing"),
+    "guided_routing_bow_bca": _marian(guided_routing="routing", **_BOTH),
+    "guided_classifier": _marian(guided_routing="classifier", **_BOTH),
+    "guided_attention": _marian(guided_routing="attention", **_BOTH),
+    "em_routing_guided": _marian(aggregation="em_routing", guided_routing="routing"),
+    "bart": System("bart"),
+    "bart_none": System("bart", {"aggregation": "none"}),
+    "bart_em_routing": System("bart", {"aggregation": "em_routing"}),
+    "rnn_simple": System("rnn", {"source_memory": "simple"}),
+    "rnn_capsule": System("rnn", {"source_memory": "capsule"}),
+    "rnn_capsule_balanced": System("rnn", {"source_memory": "capsule", "balanced_routing": True}),
+    "rnn_attention": System("rnn", {"source_memory": "attention"}),
+    "rnn_hybrid": System("rnn", {"source_memory": "hybrid"}),
 }
 # how often a job runs in a round: the short ones more often, as their times vary more
 JOBS = {"training step": 1, "greedy, 1 sentence": 8, "beam 5, 16 sentences": 2}

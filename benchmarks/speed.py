@@ -4,10 +4,10 @@
     python benchmarks/speed.py --size base --systems em_routing --jobs "training step" --operators   # one cell
     # the table of the README, in 24 GB of memory
     python benchmarks/speed.py --size base --threads 2 --memory --source DATA/newstest/newstest2014.en-de.en \\
-        --output benchmarks/results/speed_base.json
+        --output hf_capsule_mt/evidence/records/speed/speed_base.json
     # the same on a GPU
     python benchmarks/speed.py --size base --device cuda --dtype bfloat16 --tokens 25000 --memory \\
-        --source DATA/newstest/newstest2014.en-de.en --output benchmarks/results/speed_base_cuda.json
+        --source DATA/newstest/newstest2014.en-de.en --output hf_capsule_mt/evidence/records/speed/speed_base_cuda.json
 
 The tests of what is measured run first; if they are red, nothing is (`verify.py`).
 
@@ -28,7 +28,6 @@ import gc
 import json
 import statistics
 import sys
-import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -37,7 +36,7 @@ import torch
 
 import memory
 import verify
-from hf_capsule_mt.analysis.efficiency import OperationCount
+from hf_capsule_mt.analysis.efficiency import count_operations
 from hf_capsule_mt.models.capsule_kernels import plain_kernels
 from registry import (
     JOBS,
@@ -105,22 +104,6 @@ def groups(names: Sequence[str], size: int) -> Iterator[list[str]]:
         others = [name for name in names if parent_of(name) == parent and name != parent]
         for start in range(0, len(others), size):
             yield [parent, *others[start : start + size]]
-
-
-def count_operations(run: Run) -> int:
-    """Operations of one run with the plain functions."""
-    with warnings.catch_warnings():
-        # restoring the flags warns about GPUs that are not there
-        warnings.simplefilter("ignore", UserWarning)
-        # the libraries' fused LSTMs hide what they do
-        with (
-            torch.backends.mkldnn.flags(enabled=False),
-            torch.backends.cudnn.flags(enabled=False),
-            plain_kernels(),
-            OperationCount() as count,
-        ):
-            run()
-    return count.total
 
 
 def measure_group(names: Sequence[str], setting: Setting, jobs: Sequence[str], rounds: int) -> dict[str, dict]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,6 +14,8 @@ import yaml
 RECIPES = Path(__file__).parent / "recipes"
 EXTENDS = "extends"
 _ENDINGS = (".yaml", ".yml")
+# what several recipes share
+_BASE = re.compile(r"base(_\w+)?")
 
 
 class Layer(NamedTuple):
@@ -65,7 +68,11 @@ def merge_layers(layers: list[Layer]) -> dict[Any, Any]:
 
 
 def recipe_names() -> list[str]:
-    """Names of the recipes of the package."""
+    """Names of the recipes of the package that train something: those that others only extend are left out."""
+    return [name for name in _all_names() if not _BASE.fullmatch(Path(name).name)]
+
+
+def _all_names() -> list[str]:
     return sorted(path.relative_to(RECIPES).with_suffix("").as_posix() for path in RECIPES.rglob("*.yaml"))
 
 
@@ -96,9 +103,9 @@ def _find(name: str, folder: Path, unless: list[Path]) -> Path | None:
     packaged = RECIPES / f"{name.removesuffix(_ENDINGS[0])}.yaml"
     beside = [folder / name, *(folder / f"{name}{ending}" for ending in _ENDINGS)]
     # A name on the command line means the same in every folder, a path and the word in a file what is beside it.
-    known = name in recipe_names()
+    known = name in _all_names()
     candidates = [packaged, folder / name] if known and folder == Path() else beside
-    if recipe_name(packaged) in recipe_names():
+    if recipe_name(packaged) in _all_names():
         candidates = [*candidates, packaged]
     return next((path for path in candidates if path.is_file() and path.resolve() not in unless), None)
 

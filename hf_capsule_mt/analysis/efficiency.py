@@ -17,9 +17,10 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
-from transformers import AutoModelForSeq2SeqLM, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoModelForSeq2SeqLM, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from ..models.capsule_configuration import CapsuleConfigMixin
+from ..models.capsule_kernels import plain_kernels
 from ..models.pipeline_translation import evaluation_mode
 from .routing_statistics import forced_batch, forced_examples
 
@@ -53,6 +54,40 @@ class OperationCount(TorchDispatchMode):
             outputs = out if isinstance(out, (tuple, list)) else (out,)
             self.total += sum(o.numel() for o in outputs if isinstance(o, torch.Tensor))
         return out
+
+
+def count_operations(run: Callable[[], object]) -> int:
+    """Operations of one call with the plain functions (`capsule_kernels.plain_kernels`): those of the algorithm."""
+    with warnings.catch_warnings():
+        # restoring the flags warns about GPUs that are not there
+        warnings.simplefilter("ignore", UserWarning)
+        # the libraries' fused LSTMs hide what they do
+        with (
+            torch.backends.mkldnn.flags(enabled=False),
+            torch.backends.cudnn.flags(enabled=False),
+            plain_kernels(),
+            OperationCount() as count,
+        ):
+            run()
+    return count.total
+
+
+def training_operations(config: PreTrainedConfig, sentences: int, length: int) -> float:
+    """
+    Operations of forward and backward for each target token, of a new model on random words on the CPU.
+
+    They depend on the shapes alone, not on weights, seeds or the machine; the optimizer's are not among them.
+
+    Args:
+        sentences: in the batch.
+        length: of each of them, source and target, in tokens.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = AutoModelForSeq2SeqLM.from_config(config, dtype=torch.float32).train()
+        words = torch.randint(config.vocab_size, (sentences, length))
+        batch = {"input_ids": words, "attention_mask": torch.ones_like(words), "labels": words.roll(1, dims=0)}
+        return count_operations(lambda: model(**batch).loss.backward()) / words.numel()
 
 
 def plain_parent(model: PreTrainedModel) -> PreTrainedModel | None:

@@ -36,7 +36,6 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 MARKERS = "osD^vPX"
 LINES = ("-", "--", "-.", ":")
 GROUP_COLOURS = {"PAST": "#0072B2", "FUTURE": "#E69F00", "REDUNDANT": "#777777"}
-SWEEP_TITLES = {"num_capsules": "number of capsules N", "routing_iterations": "routing iterations R"}
 # inches
 WIDTH, HEIGHT = 6.4, 2.6
 LAYER, HEATMAP_MARGIN = 0.22, 0.55
@@ -136,27 +135,6 @@ def length_buckets(systems: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure
     if len(systems) > 1:
         handles, names = bleu.get_legend_handles_labels()
         figure.legend(handles, names, loc="outside lower center", ncols=3, fontsize=8, frameon=False)
-    return figure
-
-
-def sweep(points: Sequence[Mapping[str, Any]], parameter: str) -> Figure:
-    """
-    BLEU against a routing parameter (Dou et al. 2019, Figures 2 and 3). The values are evenly spaced; where a value
-    has several runs the line goes through their mean.
-
-    Args:
-        points: "value" and "bleu" of each run.
-        parameter: "num_capsules", "routing_iterations", or any other name, which labels the axis.
-    """
-    values = sorted({point["value"] for point in points})
-    means = [np.mean([point["bleu"] for point in points if point["value"] == value]) for value in values]
-    figure = _figure(HEIGHT, WIDTH * 0.6)
-    panel = figure.subplots()
-    panel.plot(range(len(values)), means, color=COLOURS[0], linewidth=1.4)
-    for point in points:
-        panel.plot(values.index(point["value"]), point["bleu"], MARKERS[0], color=COLOURS[0], markersize=5)
-    panel.set_xticks(range(len(values)), [f"{value:g}" for value in values])
-    _style(panel, SWEEP_TITLES.get(parameter, parameter.replace("_", " ")), "BLEU")
     return figure
 
 
@@ -305,9 +283,6 @@ def _all_figures(report: Mapping[str, Any]) -> Iterator[tuple[str, str, str | No
             " references; below 1 the translations are too short."
         )
         yield "Source length", caption, None, length_buckets(buckets)
-    for parameter, points in report.get("sweeps", {}).items():
-        title = f"BLEU by {SWEEP_TITLES.get(parameter, parameter.replace('_', ' '))}"
-        yield title, "From recorded runs; a point is a run.", None, sweep(points, parameter)
     for system in report["systems"]:
         for title, caption, figure in _routing_figures(system):
             yield title, caption, system["name"], figure

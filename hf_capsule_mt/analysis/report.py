@@ -49,8 +49,6 @@ DESCRIBED = (
     "bow_loss_weight",
     "bca_loss_weight",
 )
-# arguments of a run that do not make it another system
-UNIMPORTANT = ("output_dir", "seed", "report_to", "logging_steps", "save_steps", "save_total_limit", "eval_steps")
 
 Progress = Callable[[int, int], None]
 
@@ -250,35 +248,6 @@ def choose_examples(sources: Sequence[str], translations: Sequence[str], count: 
     return [usable[(2 * number + 1) * len(usable) // (2 * count)] for number in range(count)]
 
 
-def sweep(records: Sequence[dict[str, Any]], name: str) -> list[dict[str, Any]]:
-    """BLEU against one argument, from recorded runs that differ in nothing else (Dou et al., Figures 2 and 3).
-
-    Args:
-        records: results.json of runs of hf-capsule-mt train.
-        name: the argument, "num_capsules" or "routing_iterations".
-
-    Returns:
-        "value", "bleu" (of the test set with the most beams) and "name" (the recipe) of every run of the largest
-        group, by value; nothing if there are not two values.
-    """
-    groups: dict[str, list[dict[str, Any]]] = {}
-    defaults = {"num_capsules": lambda arguments: arguments.get("d_model"), "routing_iterations": lambda _: 3}
-    for record in records:
-        arguments = record["arguments"]
-        if not routes_layers(arguments.get("aggregation")):
-            continue
-        value = arguments.get(name) or defaults[name](arguments)
-        rest = {key: arguments[key] for key in sorted(arguments) if key not in (name, *UNIMPORTANT)}
-        tested = [row for row in record["scores"] if row["split"] == "test"] or record["scores"]
-        best = max(tested, key=lambda row: row["beams"])
-        point = {"value": value, "bleu": best["bleu"], "name": Path(record.get("recipe") or "run").stem}
-        groups.setdefault(json.dumps(rest, sort_keys=True, default=str), []).append(point)
-    largest = max(groups.values(), key=lambda points: len({point["value"] for point in points}), default=[])
-    if len({point["value"] for point in largest}) < 2:
-        return []
-    return sorted(largest, key=lambda point: point["value"])
-
-
 def compare_systems(
     systems: dict[str, list[str]], test_set: TestSet, stage: Callable[[str], Any] | None = None
 ) -> dict[str, Any]:
@@ -306,7 +275,6 @@ def make_report(
     test_set: TestSet,
     output: str | Path,
     options: Options = Options(),
-    records: Sequence[dict[str, Any]] = (),
     stage: Callable[[str], Any] | None = None,
 ) -> dict[str, Any]:
     """Computes, or takes up, everything about the checkpoints.
@@ -314,7 +282,6 @@ def make_report(
     Args:
         checkpoints: directory or name on the Hub, by the name that the report calls it; the first is the baseline.
         output: folder in which each checkpoint's finished part is kept, under `parts/`.
-        records: results.json of runs, for `sweep`.
 
     Returns:
         The report, for JSON and for the page.
@@ -349,9 +316,6 @@ def make_report(
             system["adequacy"] = adequacy[system["name"]]
     if len(systems) > 1:
         report["comparison"] = compare_systems(translations, test_set, stage)
-    sweeps = {name: sweep(records, name) for name in ("num_capsules", "routing_iterations")}
-    if any(sweeps.values()):
-        report["sweeps"] = {name: points for name, points in sweeps.items() if points}
     table = systems_table(report)
     report["table"] = {"markdown": table.to_markdown(), "latex": table.to_latex()}
     report["translations"] = translations

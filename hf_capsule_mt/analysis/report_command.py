@@ -18,7 +18,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 from tqdm.auto import tqdm
 from transformers import AutoConfig
@@ -27,7 +26,7 @@ from ..command import run_command
 from ..evaluation.checkpoints import is_missing_directory
 from ..evaluation.comet import find_comet
 from ..evaluation.translate_command import GOES_ON, check_numbers
-from ..files import only_writer, read_json
+from ..files import only_writer
 from ..loading import add_trust_argument, from_checkpoint
 from .report import NUM_EXAMPLES, Options, Progress, file_name, load_test_set, make_report, write_report
 
@@ -81,13 +80,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--comet", metavar="COMMAND", help="path of COMET's comet-score, to have its scores too")
     parser.add_argument("--no_speed", action="store_true", help="leave operations and speed out")
-    parser.add_argument(
-        "--runs",
-        nargs="+",
-        type=Path,
-        default=[],
-        help="results.json of runs, for BLEU against capsules and iterations",
-    )
     add_trust_argument(parser)
     return parser
 
@@ -107,19 +99,6 @@ def _check(arguments: argparse.Namespace, checkpoints: dict[str, str]) -> None:
         find_comet(arguments.comet)
 
 
-def _read_run(path: Path) -> dict[str, Any]:
-    record = read_json(path)
-    known = isinstance(record, dict) and isinstance(record.get("arguments"), dict)
-    scores = record.get("scores") if known else None
-    if not isinstance(scores, list) or not scores or not all(_is_score(row) for row in scores):
-        raise ValueError(f"{path} is no results.json of a run of hf-capsule-mt train; leave it out of --runs")
-    return record
-
-
-def _is_score(row: Any) -> bool:
-    return isinstance(row, dict) and {"split", "beams", "bleu"} <= row.keys()
-
-
 def _command(arguments: argparse.Namespace) -> None:
     if find_spec("matplotlib") is None:
         raise ValueError('the figures need matplotlib: pip install "hf_capsule_mt[plots]"')
@@ -133,7 +112,6 @@ def _command(arguments: argparse.Namespace) -> None:
         arguments.max_sentences,
         arguments.alignment,
     )
-    records = [_read_run(path) for path in arguments.runs]
     options = Options(
         num_beams=arguments.num_beams,
         length_penalty=arguments.length_penalty,
@@ -144,7 +122,7 @@ def _command(arguments: argparse.Namespace) -> None:
         trust_remote_code=arguments.trust_remote_code,
     )
     with only_writer(arguments.output):
-        report = make_report(checkpoints, test_set, arguments.output, options, records, _bar)
+        report = make_report(checkpoints, test_set, arguments.output, options, _bar)
         page = write_report(report, arguments.output)
     if find_spec("systran_align") is None:
         print(f'{PROGRAM}: no adequacy: pip install "hf_capsule_mt[align]"', file=sys.stderr)

@@ -35,6 +35,8 @@ METHOD = (
 )
 SENTENCES_ALONE = "one seed: sentences resampled alone, so that it holds for these models and not for their systems"
 SEED = 12345
+# of the batch whose operations are counted
+OPERATION_SENTENCES, OPERATION_LENGTH = 16, 24
 # What a run's results say of it; all of them numbers but for the last.
 OF_RUNS = ("steps", "parameters", "train_seconds", "tokens_per_second", "target_tokens", "threads", "device")
 
@@ -49,9 +51,10 @@ def make_record(study: Study, resolved: Mapping[str, Mapping[str, Any]], *, draw
 
     Returns:
         "study", "title", "date", "version", "versions" of the libraries, "compare_with", "score", "method", "draws",
-        "signatures"; "systems": of each its "arguments" and "runs" by seed; "test_sets": of each the number of
-        "sentences" and the digest of its "references", "scores" (by score and system "mean", "sd", "runs") and
-        "comparisons" (by score and system, see `statistics.Comparison`, with "p_holm", corrected over the systems).
+        "signatures"; "systems": of each its "arguments", "operations_per_token" and "runs" by seed; "test_sets": of
+        each the number of "sentences" and the digest of its "references", "scores" (by score and system "mean", "sd",
+        "runs", "interval" of 95 %, "by_seed") and "comparisons" (by score and system, see `statistics.Comparison`,
+        with "p_holm", corrected over the systems).
 
     Raises:
         ValueError: nothing is finished, or translations do not fit their references.
@@ -79,10 +82,13 @@ def make_record(study: Study, resolved: Mapping[str, Mapping[str, Any]], *, draw
         "method": METHOD,
         "draws": draws,
         "draw_seed": SEED,
+        "curves": study.curves,
+        "operations": {"sentences": OPERATION_SENTENCES, "length": OPERATION_LENGTH},
         "signatures": {},
         "systems": {
             system: {
                 "arguments": dict(resolved[system]),
+                "operations_per_token": _operations(study, system, runs),
                 "runs": {str(seed): {key: found.get(key) for key in OF_RUNS} for seed, found in runs.items()},
             }
             for system, runs in results.items()
@@ -94,6 +100,23 @@ def make_record(study: Study, resolved: Mapping[str, Mapping[str, Any]], *, draw
         record["signatures"] = part.pop("signatures")
         record["test_sets"][name] = part
     return public_record(record)
+
+
+def _operations(study: Study, system: str, runs: Mapping[int, Any]) -> float | None:
+    """Forward and backward for each target token; None where no run has left its model's configuration."""
+    from transformers import AutoConfig
+
+    from ..analysis.efficiency import training_operations
+    from ..loading import from_checkpoint
+    from ..models.pipeline_translation import max_positions
+
+    folder = next((f for f in (study.folder(system, seed) for seed in runs) if (f / "config.json").is_file()), None)
+    if folder is None:
+        return None
+    config = from_checkpoint(AutoConfig, folder)
+    longest = max_positions(config, "encoder")
+    length = OPERATION_LENGTH if longest is None else min(OPERATION_LENGTH, longest)
+    return training_operations(config, OPERATION_SENTENCES, length)
 
 
 def _versions(results: Mapping[str, Mapping[int, Mapping[str, Any]]]) -> dict[str, list[str]]:
@@ -204,6 +227,7 @@ def _compare_all(
                 "mean": float(np.mean(values)),
                 "sd": spread,
                 "runs": len(values),
+                "interval": _interval(values_of, drawn, [columns[system, seed] for seed in seeds], sentences),
                 "by_seed": runs_by_seed,
             }
         both = [seed for seed in seeds if (study.compare_with, seed) in columns]
@@ -215,6 +239,13 @@ def _compare_all(
     for system, p in corrected.items():
         comparisons[system]["p_holm"] = p
     return means, comparisons
+
+
+def _interval(values: Floats, drawn: Floats, runs: list[int], sentences: int) -> list[float]:
+    """Of a mean score: what it differs from nothing by, with other seeds and other sentences."""
+    nothing = np.zeros_like
+    found = compare_systems(values[runs], nothing(values[runs]), drawn[:, runs], nothing(drawn[:, runs]), sentences)
+    return list(found.interval)
 
 
 def of_runs(record: Mapping[str, Any], system: str, key: str) -> float | None:

@@ -12,11 +12,12 @@ from typing import Any
 from ..files import json_text, read_json, write_whole
 from ..recipe_files import read_recipe, read_yaml
 from ..records import without_secrets
+from .curves import curve_lines
 
 SCORES = ("bleu", "chrf", "ter")
 STUDY = "study.json"
 PACKAGED = Path(__file__).parent
-KEYS = ("title", "recipe", "arguments", "systems", "seeds", "test_sets", "compare_with", "score", "output")
+KEYS = ("title", "recipe", "arguments", "systems", "seeds", "test_sets", "compare_with", "score", "curves", "output")
 # What the runner sets for each run.
 RESERVED = ("output_dir", "seed", "resume_from_checkpoint")
 # They are names of folders and of files, too.
@@ -38,6 +39,7 @@ class Study:
         compare_with: the system that all others are compared with.
         score: the primary score.
         output: the folder of the runs.
+        curves: arguments that the primary score is drawn against, see `curves.curve_lines`.
     """
 
     path: Path
@@ -48,6 +50,7 @@ class Study:
     compare_with: str
     score: str
     output: Path
+    curves: list[str]
 
     def runs(self) -> list[tuple[str, int]]:
         """System and seed of each run: the first seed of all systems, then the second one, ..."""
@@ -142,6 +145,7 @@ def _study(path: Path, values: dict[Any, Any], output: Path | None) -> Study:
         compare_with=compare_with,
         score=score,
         output=Path(output or _text("output", values.get("output", f"runs/studies/{path.stem}"))),
+        curves=_curves(values.get("curves")),
     )
 
 
@@ -194,6 +198,13 @@ def _seeds(value: Any) -> list[int]:
     return value
 
 
+def _curves(value: Any) -> list[str]:
+    names = [] if value is None else value
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names) or len({*names}) < len(names):
+        raise ValueError(f"curves must be a list of different arguments, such as [num_capsules], got {value!r}")
+    return names
+
+
 def _check_names(key: str, names: Mapping[Any, Any]) -> None:
     for name in names:
         if not isinstance(name, str) or not NAME.fullmatch(name):
@@ -225,6 +236,12 @@ def resolve_arguments(study: Study) -> dict[str, dict[str, Any]]:
         # through JSON, as the other side of a comparison has been
         kept = {key: value for key, value in without_secrets(given).items() if key not in RESERVED}
         resolved[name] = json.loads(json_text(kept))
+    for argument in study.curves:
+        if not curve_lines(resolved, argument):
+            raise ValueError(
+                f"{study.path}: curves: no two systems differ in {argument} alone; give it a number in each of the "
+                "systems that are to be compared"
+            )
     return resolved
 
 

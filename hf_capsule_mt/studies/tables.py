@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ..analysis.tables import MISSING, Cell, Table, mark_of
 from ..files import json_text, write_whole
 from ..markup import markdown_text
+from .curves import curve_figure
 from .record import SENTENCES_ALONE, of_runs
 from .study_file import SCORES
 
@@ -16,7 +17,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 TITLES = {"bleu": "BLEU", "chrf": "chrF", "ter": "TER"}
-RECORD, MARKDOWN, LATEX, FIGURE = "record.json", "table.md", "table.tex", "intervals"
+OPERATIONS = "Operations/token, M"
+RECORD, MARKDOWN, LATEX, FIGURE, CURVE = "record.json", "table.md", "table.tex", "intervals", "curve"
 # inches
 WIDTH, ROW, MARGIN = 6.4, 0.28, 0.9
 # in rows
@@ -41,6 +43,21 @@ def score_tables(record: Mapping[str, Any]) -> Iterator[Table]:
         yield Table(header, rows, _caption(record, name, test_set, baseline), f"tab:{record['study']}:{name}")
 
 
+def overview_tables(record: Mapping[str, Any]) -> Iterator[Table]:
+    """The tables of `score_tables` for a page that has no other: with sizes and operations, and one p, Holm's."""
+    for table in score_tables(record):
+        p = table.header.index("p")
+        kept = [column for column in range(len(table.header)) if column != p]
+        rows = []
+        for row in table.rows:
+            size = _number(of_runs(record, row[0].text, "parameters"), 0)
+            rows.append([*(row[column] for column in kept), Cell(size), Cell(_operations(record, row[0].text))])
+        header = [*(table.header[column] for column in kept), "Parameters", OPERATIONS]
+        seeds = sorted({int(seed) for part in record["systems"].values() for seed in part["runs"]})
+        caption = f"{table.caption} Seeds: {', '.join(map(str, seeds))}.{_counted(record)}"
+        yield Table(header, rows, caption, table.label)
+
+
 def run_table(record: Mapping[str, Any]) -> Table:
     """Sizes and times of the systems."""
     rows = []
@@ -49,17 +66,18 @@ def run_table(record: Mapping[str, Any]) -> Table:
             time = of_runs(record, system, "train_seconds")
             cells = [
                 _number(of_runs(record, system, "parameters"), 0),
+                _operations(record, system),
                 _number(of_runs(record, system, "steps"), 0),
                 ", ".join(part["runs"]),
                 MISSING if time is None else f"{time / 60:,.1f}",
                 _number(of_runs(record, system, "tokens_per_second"), 0),
             ]
             rows.append([Cell(system), *map(Cell, cells)])
-    header = ["System", "Parameters", "Updates", "Seeds", "Training, minutes", "Target tokens/s"]
+    header = ["System", "Parameters", OPERATIONS, "Updates", "Seeds", "Training, minutes", "Target tokens/s"]
     devices = {
         f"{r['device']}, {r['threads']} threads" for p in record["systems"].values() for r in p["runs"].values()
     }
-    caption = f"Means over the runs ({'; '.join(sorted(devices))}). {_origin(record)}"
+    caption = f"Means over the runs ({'; '.join(sorted(devices))}).{_counted(record)} {_origin(record)}"
     return Table(header, rows, caption, f"tab:{record['study']}:runs")
 
 
@@ -94,6 +112,24 @@ def _caption(record: Mapping[str, Any], name: str, test_set: Mapping[str, Any], 
 
 def _origin(record: Mapping[str, Any]) -> str:
     return f"hf_capsule_mt {record['version']}, {record['date']}."
+
+
+def _operations(record: Mapping[str, Any], system: str) -> str:
+    """Millions for each target token, and how many times those of the compared system."""
+    ours, theirs = (record["systems"][name].get("operations_per_token") for name in (system, record["compare_with"]))
+    if ours is None:
+        return MISSING
+    return f"{ours / 1e6:,.2f}" + (f" ({ours / theirs:.2f}x)" if theirs else "")
+
+
+def _counted(record: Mapping[str, Any]) -> str:
+    if all(part.get("operations_per_token") is None for part in record["systems"].values()):
+        return ""
+    batch = record["operations"]
+    return (
+        f" Operations: millions for each target token, forward and backward, of {batch['sentences']} sentences of "
+        f"{batch['length']} tokens, counted; in parentheses how many times those of {record['compare_with']}."
+    )
 
 
 def _is_scored(test_set: Mapping[str, Any], system: str) -> bool:
@@ -174,6 +210,9 @@ def write_tables(record: Mapping[str, Any], folder: Path) -> list[Path]:
         if compared:
             figure = interval_figure(record)
             files += [save(figure, folder / f"{FIGURE}.{ending}") for ending in ("svg", "png")]
+        for argument in record.get("curves", ()):
+            figure = curve_figure(record, argument)
+            files += [save(figure, folder / f"{CURVE}_{argument}.{ending}") for ending in ("svg", "png")]
     except ImportError:
         pass
     return files

@@ -138,8 +138,5 @@ def report():
         ],
         "comparison": {"baseline": "plain", "systems": {"routed": tests}},
         "table": {"markdown": "| System |\n|:--|", "latex": "\\begin{tabular}{l}\n\\end{tabular}"},
-        "sweeps": {
-            "num_capsules": [{"value": value, "bleu": 30 + value / 8, "name": f"n{value}"} for value in (4, 8, 8, 16)],
-        },
         "figures": [],
     }

@@ -62,13 +62,6 @@ class TestLines:
         assert ratio.lines[1].get_ydata().tolist() == pytest.approx([5 / 5.5, 1])
         assert len({(line.get_color(), line.get_marker()) for line in bleu.lines}) == 2
 
-    def test_a_sweep_goes_through_the_mean_of_runs(self, report):
-        points = [{"value": 16, "bleu": 3}, {"value": 2, "bleu": 1}, {"value": 16, "bleu": 5}]
-        panel = panels(plots.sweep(points, "num_capsules"))[0]
-        assert panel.lines[0].get_xydata().tolist() == [[0, 1], [1, 4]]
-        assert [line.get_xydata().tolist() for line in panel.lines[1:]] == [[[1, 3]], [[0, 1]], [[1, 5]]]
-        assert [label.get_text() for label in panel.get_xticklabels()] == ["2", "16"]
-
     def test_guided_progress_with_empty_tenths(self, report):
         statistics = routing_of(report, "guided")
         statistics["by_progress"][3] = [None] * 3
@@ -128,7 +121,6 @@ class TestReport:
         drawn = [(figure.id, figure.system) for figure in plots.draw_figures(report)]
         assert drawn == [
             ("source_length", None),
-            ("bleu_by_number_of_capsules_n", None),
             ("routed_entropy_and_diversity", "routed"),
             ("routed_agreement_of_the_encoder", "routed"),
             ("routed_agreement_of_the_decoder", "routed"),
@@ -138,13 +130,13 @@ class TestReport:
         ]
 
     def test_a_report_without_routing_has_only_lengths(self, report):
-        del report["systems"][1], report["sweeps"]
+        del report["systems"][1]
         assert [figure.id for figure in plots.draw_figures(report)] == ["source_length"]
 
     def test_names_that_look_alike_get_their_own_files(self, report):
         report["systems"] = [{**report["systems"][1], "name": name} for name in ("a/b", "a b", "模型")]
         ids = [figure.id for figure in plots.draw_figures(report)]
-        assert len(set(ids)) == len(ids) == 20
+        assert len(set(ids)) == len(ids) == 19
         assert all(set(name) <= set("abcdefghijklmnopqrstuvwxyz0123456789_") for name in ids)
 
     @pytest.mark.parametrize("name", ["_hidden", "a_b$c$d"])

@@ -17,7 +17,6 @@ from hf_capsule_mt.analysis.report import (
     load_test_set,
     make_report,
     report_system,
-    sweep,
     systems_table,
     write_report,
 )
@@ -74,7 +73,7 @@ def test_only_the_parts_that_fit_the_model(checkpoints, files, tmp_path, name, c
     assert set(system["routing"]) == PARTS[name]
     example_parts = {"source", "reference", "translation", "source_tokens", "target_tokens"}
     assert [set(example) - example_parts for example in system["examples"]] == [PARTS[name]] * 2
-    assert "comparison" not in report and "sweeps" not in report
+    assert "comparison" not in report
     assert ("ratio" in system["efficiency"]) == (name in ("em", "gdr"))
     translations = (tmp_path / "report" / "translations" / f"{name}.txt").read_text(encoding="utf-8").splitlines()
     again = score(translations, TARGETS, target_lang="de")
@@ -207,28 +206,6 @@ def test_examples_are_spread_over_the_lengths():
     assert choose_examples(["a b", "", "c"], ["x", "y", " "], 5) == [0]
 
 
-def run_record(bleu, seed=1, **arguments):
-    scores = [{"split": "test", "beams": beams, "bleu": bleu - 1 + beams / 5} for beams in (1, 5)]
-    arguments = {"aggregation": "em_routing", "d_model": 192, "seed": seed, "output_dir": f"runs/{bleu}", **arguments}
-    return {"arguments": arguments, "scores": scores, "recipe": f"recipes/em_{bleu}.yaml"}
-
-
-def test_sweeps_take_the_runs_that_differ_in_nothing_else():
-    records = [
-        run_record(37.0),
-        run_record(35.0, num_capsules=16),
-        run_record(36.0, num_capsules=64, seed=2),
-        run_record(30.0, num_capsules=64, dropout=0.5),
-        run_record(36.5, routing_iterations=1),
-        run_record(40.0, aggregation="linear", num_capsules=2),
-    ]
-    points = sweep(records, "num_capsules")
-    assert [(point["value"], point["bleu"]) for point in points] == [(16, 35.0), (64, 36.0), (192, 37.0)]
-    assert [point["name"] for point in points] == ["em_35.0", "em_36.0", "em_37.0"]
-    assert [point["value"] for point in sweep(records, "routing_iterations")] == [1, 3]
-    assert sweep(records[:1], "num_capsules") == sweep([], "num_capsules") == []
-
-
 def test_the_table_marks_what_differs_from_the_baseline():
     scores = {"bleu": 30.0, "chrf": 50.0, "ter": 70.0, "signatures": {"bleu": "nrefs:1"}}
     tests = {key: {"randomization_p": p} for key, p in (("bleu", 0.001), ("chrf", 0.03), ("ter", 0.6))}
@@ -260,14 +237,6 @@ def test_the_table_marks_what_differs_from_the_baseline():
         (lambda a: a["files"][0].write_bytes(b"a\n\xff\n"), "test.en, line 2: not UTF-8"),
         (lambda a: (a["files"][0].unlink(), a["files"][0].mkdir()), "test.en is a folder; name a text file"),
         (lambda a: a["output"].touch(), "is a file; name a folder"),
-        (lambda a: a["more"].extend(["--runs", a["files"][0]]), "test.en is not JSON"),
-        (
-            lambda a: (
-                a["files"][0].with_name("r").write_text("{}"),
-                a["more"].extend(["--runs", a["files"][0].with_name("r")]),
-            ),
-            "is no results.json of a run",
-        ),
     ],
     ids=[
         "checkpoint",
@@ -282,8 +251,6 @@ def test_the_table_marks_what_differs_from_the_baseline():
         "encoding",
         "input",
         "output",
-        "run",
-        "results",
     ],
 )
 def test_mistakes_are_refused_before_work_starts(checkpoints, files, tmp_path, capsys, change, message):

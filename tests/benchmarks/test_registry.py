@@ -8,6 +8,7 @@ from transformers import BartForConditionalGeneration, MarianMTModel
 
 import hf_capsule_mt
 import registry
+from hf_capsule_mt.evidence import systems as evidence
 from registry import JOBS, OPERATORS, SYSTEMS, System, Unknown, build, make_job, make_operator
 from verify import ROOT
 
@@ -75,7 +76,7 @@ def test_a_version_without_a_class_a_field_or_a_function_is_told(monkeypatch, se
     monkeypatch.delattr(hf_capsule_mt.models, "CapsuleBartConfig")
     with pytest.raises(Unknown, match="CapsuleBartConfig"):
         build("bart_none", setting)
-    monkeypatch.setitem(SYSTEMS, "none", System("of the future", "marian", {"time_travel": True}))
+    monkeypatch.setitem(SYSTEMS, "none", System("marian", {"time_travel": True}))
     with pytest.raises(Unknown, match="CapsuleMarianConfig has no field time_travel"):
         build("none", setting)
     monkeypatch.delattr(hf_capsule_mt.models.capsule_kernels, "additive_scores")
@@ -104,3 +105,8 @@ def test_lengths_are_those_of_the_first_sentences(tmp_path, setting):
     text.write_text("one\n")
     with pytest.raises(ValueError, match=r"text.en must have at least 16 sentences, but has 1"):
         registry.sentence_lengths(text, setting.size)
+
+
+def test_tables_have_a_name_for_every_system_and_job():
+    assert set(evidence.MEASURED) == set(SYSTEMS) and tuple(JOBS) == evidence.JOBS
+    assert {name for name, system in SYSTEMS.items() if system.guided} == evidence.GUIDED

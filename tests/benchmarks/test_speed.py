@@ -182,3 +182,10 @@ def test_bad_options_are_named(options, message, capsys):
     with pytest.raises(SystemExit):
         speed.parse(options)
     assert message in capsys.readouterr().err
+
+
+def test_settings_of_the_allocator_are_conditions(monkeypatch):
+    monkeypatch.setenv("MALLOC_MMAP_MAX_", "0")
+    assert timing.environment()["MALLOC_MMAP_MAX_"] == "0"
+    monkeypatch.delenv("MALLOC_MMAP_MAX_")
+    assert not [name for name in timing.environment() if name.startswith("MALLOC_")]

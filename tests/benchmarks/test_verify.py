@@ -1,6 +1,7 @@
 """Nothing is measured unless its tests are green."""
 
 import re
+import subprocess
 
 import pytest
 
@@ -74,3 +75,19 @@ def test_digest_follows_names_and_contents(project):
     digests.add(verify.digest("package"))
     assert len(digests) == 4
     assert verify.digest("package") == verify.digest("package")
+
+
+def test_new_records_do_not_make_the_code_another_one(project):
+    def git(*arguments):
+        identity = ["-c", "user.name=x", "-c", "user.email=x@example.com"]
+        subprocess.run(["git", *identity, *arguments], cwd=project, check=True, capture_output=True)
+
+    record = project / "hf_capsule_mt" / "evidence" / "records" / "speed.json"
+    record.parent.mkdir(parents=True)
+    git("init")
+    git("add", ".")
+    git("commit", "-m", "all")
+    record.write_text("{}")
+    assert verify.revision()["dirty"] is False
+    (record.parents[1] / "tables.py").write_text("")
+    assert verify.revision()["dirty"] is True

@@ -12,6 +12,7 @@ from huggingface_hub import ModelCard
 from huggingface_hub.errors import HFValidationError
 from markdown_it import MarkdownIt
 
+from hf_capsule_mt.evidence.recorded import RECORDS
 from hf_capsule_mt.hub.cards import (
     CARD_FILES,
     VALUES_FILES,
@@ -27,7 +28,7 @@ RESULTS = {
     "multi30k_transformer": ("capsule-marian", "multi30k/baseline"),
     "multi30k_em_routing": ("capsule-marian", "multi30k/em_routing"),
     "multi30k_gdr": ("capsule-marian", "multi30k/gdr"),
-    "multi30k_gdr_full": ("capsule-marian", "multi30k/gdr_full"),
+    "multi30k_gdr_full": ("capsule-marian", "multi30k/gdr_full_token"),
     "multi30k_simple": ("capsule-rnn", "multi30k/simple"),
     "multi30k_capsnmt": ("capsule-rnn", "multi30k/capsnmt"),
     "multi30k_capsnmt_balanced": ("capsule-rnn", "multi30k/capsnmt_balanced"),
@@ -70,7 +71,7 @@ def kinds(tokens) -> list[str]:
 
 
 def recorded(name: str) -> dict:
-    return json.loads((ROOT / "results" / f"{RESULTS[name][1]}.json").read_text(encoding="utf-8"))
+    return json.loads((RECORDS / f"{RESULTS[name][1]}.json").read_text(encoding="utf-8"))
 
 
 def rendered(name: str, figure: str | None = None) -> tuple[CardValues, dict, ModelCard]:

@@ -1,6 +1,6 @@
 """The record of the thorough run: every test that counts something adds its figures; docs/reliability.md shows them.
 
-    RELIABILITY_RECORD=results/reliability.json python -m pytest -m slow tests/reliability
+    RELIABILITY_RECORD=hf_capsule_mt/evidence/records/reliability.json python -m pytest -m slow tests/reliability
 
 Without the variable nothing is recorded. A part that is run again replaces its own figures only.
 """

@@ -7,11 +7,27 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from hf_capsule_mt import CapsuleMarianConfig
 from hf_capsule_mt.evaluation.scores import score
 from hf_capsule_mt.studies.command import main
 from hf_capsule_mt.studies.tables import interval_figure
 
 QUALITY = {"plain": 0.5, "linear": 0.97, "same": 0.5}
+SIZES = dict(
+    vocab_size=97,
+    d_model=12,
+    encoder_layers=1,
+    decoder_layers=1,
+    encoder_attention_heads=2,
+    decoder_attention_heads=2,
+    encoder_ffn_dim=14,
+    decoder_ffn_dim=14,
+    max_position_embeddings=29,
+    pad_token_id=0,
+    eos_token_id=1,
+    decoder_start_token_id=0,
+    forced_eos_token_id=None,
+)
 SYSTEMS = {"plain": {}, "linear": {"aggregation": "linear"}, "same": {"aggregation": "dynamic"}}
 
 
@@ -50,6 +66,8 @@ def write_run(folder: Path, references: list[str], quality: float, seed: int) ->
         "device": "cpu",
         "versions": {"torch": "2.0"},
     }
+    aggregation = SYSTEMS.get(folder.parent.name, {}).get("aggregation", "none")
+    CapsuleMarianConfig(**SIZES, aggregation=aggregation).save_pretrained(folder)
     (folder / "results.json").write_text(json.dumps(results))
 
 
@@ -68,6 +86,9 @@ def test_table_has_means_deviations_and_differences(finished, tmp_path, capsys):
             found = part["scores"][name][system]
             assert found["mean"] == pytest.approx(np.mean(values)) and found["runs"] == 3
             assert found["sd"] == pytest.approx(np.std(values, ddof=1))
+            # at least three standard errors to each side, of the seeds alone
+            low, high = found["interval"]
+            assert low < found["mean"] < high and high - low > 6 * found["sd"] / 3**0.5
     better, same = (part["comparisons"]["bleu"][system] for system in ("linear", "same"))
     assert better["difference"] == pytest.approx(
         part["scores"]["bleu"]["linear"]["mean"] - part["scores"]["bleu"]["plain"]["mean"]
@@ -137,3 +158,23 @@ def test_figure_shows_each_comparison(finished, tmp_path):
     for system in ("linear", "same"):
         assert comparisons[system]["interval"] in drawn and [comparisons[system]["difference"]] in drawn
     assert panel.get_xlabel() == "BLEU, difference to plain"
+
+
+def test_operations_are_counted_without_training(finished, tmp_path, capsys):
+    path = finished()
+    assert main(["table", str(path), "--draws", "200"]) == 0
+    record, output = record_of(tmp_path), capsys.readouterr().out
+    counted = {system: part["operations_per_token"] for system, part in record["systems"].items()}
+    assert 0 < counted["plain"] < counted["linear"] < counted["same"]
+    shown = [f"{counted[system] / 1e6:,.2f} ({counted[system] / counted['plain']:.2f}x)" for system in SYSTEMS]
+    latex = (tmp_path / "runs" / "table" / "table.tex").read_text()
+    assert all(text in output and text in latex for text in shown) and "(1.00x)" in shown[0]
+    assert "of 16 sentences of 24 tokens" in output
+    # another run of the system counts the same, and where none has left its configuration there is no figure
+    for system in SYSTEMS:
+        (tmp_path / "runs" / system / "seed-1" / "config.json").unlink()
+    for seed in (2, 3):
+        (tmp_path / "runs" / "linear" / f"seed-{seed}" / "config.json").unlink()
+    assert main(["table", str(path), "--draws", "200"]) == 0
+    again = {system: part["operations_per_token"] for system, part in record_of(tmp_path)["systems"].items()}
+    assert again == {**counted, "linear": None}

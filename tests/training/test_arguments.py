@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from hf_capsule_mt.evidence.recorded import RECORDS
 from hf_capsule_mt.recipe_files import RECIPES as RECIPE_FOLDER
 from hf_capsule_mt.recipe_files import merge_layers, read_recipe, recipe_names
 from hf_capsule_mt.training.arguments import (
@@ -23,12 +24,12 @@ from hf_capsule_mt.training.distillation import parse_distillation
 
 ROOT = Path(__file__).parents[2]
 # Those of `hf-capsule-mt distill` are another command's, see test_distillation.py; bases are only extended.
-BASES = [name for name in recipe_names() if Path(name).name.startswith("base") and "baseline" not in name]
-RECIPES = [name for name in recipe_names() if Path(name).name != "distill" and name not in BASES]
+BASES = ["3am/base", "multi30k/base", "multi30k/base_continued", "multi30k/base_guided", "multi30k/base_recurrent"]
+RECIPES = [name for name in recipe_names() if Path(name).name != "distill"]
 RECORDED = [
     path
-    for path in sorted((ROOT / "results").rglob("*.json"))
-    if '"recipe": ' in path.read_text(encoding="utf-8") and path.stem != "distilled"
+    for path in sorted(RECORDS.rglob("*.json"))
+    if re.search('^  "recipe": ', path.read_text(encoding="utf-8"), re.M) and path.stem != "distilled"
 ]
 MINIMAL = {"output_dir": "out", "source_lang": "en", "target_lang": "de", "train_file": "train"}
 
@@ -314,6 +315,13 @@ def test_argument_that_is_no_text_is_named():
         parse_arguments(["--run_name=\udcff"])
 
 
+def test_bases_are_extended_and_not_offered():
+    assert len(RECORDED) > 10 and not set(BASES) & set(recipe_names()) and "multi30k/baseline_continued" in RECIPES
+    assert [read_recipe(name)[-1].name for name in BASES] == BASES
+    with pytest.raises(FileNotFoundError, match=r"no recipe multi30k/bases; did you mean multi30k/baseline\?"):
+        read_recipe("multi30k/bases")
+
+
 @pytest.mark.parametrize("name", RECIPES)
 def test_published_recipes_are_valid(name):
     arguments = parse_arguments([name])
@@ -336,6 +344,8 @@ def test_published_recipes_are_what_they_differ_in(name):
 def test_published_recipes_are_those_of_the_recorded_results(recorded):
     results = json.loads(recorded.read_text(encoding="utf-8"))
     name = results["recipe"].removeprefix("recipes/").removesuffix(".yaml")
+    if f"{recorded.parent.name}/{recorded.stem}" in RECIPES:
+        name = f"{recorded.parent.name}/{recorded.stem}"  # recipes may have been renamed since
     kept = {*vars(ModelArguments()), *vars(DataArguments()), "max_steps", "learning_rate", "seed"} - {"data_dir"}
     then = {key: value for key, value in results["arguments"].items() if key in kept}
     if "bow_loss_weight" in then or "bca_loss_weight" in then:

@@ -2,8 +2,7 @@
 
 import pytest
 
-import speed_tables
-import timing
+from hf_capsule_mt.evidence import speed_tables
 
 
 def cell(time_ratio, operation_ratio, spread=0.1):
@@ -89,13 +88,6 @@ def test_allocator(record):
     ]
     assert lines[-1].endswith("Pages kept: `MALLOC_MMAP_MAX_=0 MALLOC_ARENA_MAX=1`.")
     assert speed_tables.allocator_table(record, None) == "not run"
-
-
-def test_settings_of_the_allocator_are_conditions(monkeypatch):
-    monkeypatch.setenv("MALLOC_MMAP_MAX_", "0")
-    assert timing.environment()["MALLOC_MMAP_MAX_"] == "0"
-    monkeypatch.delenv("MALLOC_MMAP_MAX_")
-    assert not [name for name in timing.environment() if name.startswith("MALLOC_")]
 
 
 def test_without_a_record():

@@ -2,7 +2,7 @@
 
 import pytest
 
-import reliability_tables as tables
+from hf_capsule_mt.evidence import reliability_tables as tables
 
 ENVIRONMENT = {
     "date": "2026-01-02",

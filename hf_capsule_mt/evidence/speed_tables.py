@@ -1,6 +1,13 @@
-"""Tables of the benchmarks of speed and memory, for `tables.py`, from what these recorded."""
+"""Tables of the benchmarks of speed and memory, from what these recorded."""
 
-import registry
+from __future__ import annotations
+
+from typing import Any
+
+from .recorded import shown_path
+from .systems import GUIDED, JOBS, MEASURED
+
+Record = dict[str, Any]
 
 # (time / parent's) / (operations / parent's), and training memory / parent's, at the base size
 TIME_TARGET = 1.05
@@ -14,26 +21,25 @@ _ELEMENTWISE = (
 )
 REASONS = {
     ("linear", "greedy, 1 sentence"): _SMALL_KERNELS,
-    **{(name, "training step"): _ELEMENTWISE for name in registry.SYSTEMS if registry.parent_of(name) == "rnn_simple"},
+    **{(name, "training step"): _ELEMENTWISE for name in MEASURED if name.startswith("rnn_")},
     **{(name, "memory"): _MESSAGES for name in ("rnn_capsule", "rnn_capsule_balanced", "rnn_hybrid")},
 }
 
 
-def speed_table(record: dict | None, memory: dict | None = None) -> str:
+def speed_table(record: Record | None, memory: Record | None = None) -> str:
     """Every target's figure at the base size, met or not, from a record of speed.py and one of its memory."""
     if record is None:
         return "not run"
     for name, row in (memory["results"] if memory else {}).items():
         record["results"].setdefault(name, {"parent": row["parent"]}).setdefault("memory", row["memory"])
-    jobs = list(registry.JOBS)
+    jobs = list(JOBS)
     lines = ["| system | parent | " + " | ".join([*jobs, "training memory"]) + " | missed because |"]
     lines.append("|---" * (len(jobs) + 4) + "|")
     for name, row in record["results"].items():
         if name == row["parent"]:
             continue
-        system, parent = registry.SYSTEMS[name], registry.SYSTEMS[row["parent"]]
-        cells, missed = [system.label, parent.label], []
-        limit = GUIDED_MEMORY_TARGET if system.guided else MEMORY_TARGET
+        cells, missed = [MEASURED[name], MEASURED[row["parent"]]], []
+        limit = GUIDED_MEMORY_TARGET if name in GUIDED else MEMORY_TARGET
         for job, target, describe in (*((job, TIME_TARGET, quotient) for job in jobs), ("memory", limit, portion)):
             if job not in row:
                 cells.append("-")
@@ -50,7 +56,7 @@ def speed_table(record: dict | None, memory: dict | None = None) -> str:
     return "\n".join([*lines, "", f"{conditions} A dash: not measured at this size."])
 
 
-def allocator_table(record: dict | None, kept: dict | None) -> str:
+def allocator_table(record: Record | None, kept: Record | None) -> str:
     """The target of training as a process has it, and where the C library keeps its pages; two records of speed.py."""
     if record is None or kept is None:
         return "not run"
@@ -58,13 +64,13 @@ def allocator_table(record: dict | None, kept: dict | None) -> str:
     for name, row in kept["results"].items():
         if name != row["parent"]:
             cells = [quotient(content["results"][name]["training step"])[1] for content in (record, kept)]
-            lines.append("| " + " | ".join([registry.SYSTEMS[name].label, *cells]) + " |")
+            lines.append("| " + " | ".join([MEASURED[name], *cells]) + " |")
     settings = " ".join(f"{name}={value}" for name, value in kept["environment"].items() if name.startswith("MALLOC_"))
-    parent = registry.SYSTEMS["rnn_simple"].label
+    parent = MEASURED["rnn_simple"]
     return "\n".join([*lines, "", f"Parent: {parent}, under the same allocator. Pages kept: `{settings}`."])
 
 
-def quotient(cell: dict) -> tuple[float, str]:
+def quotient(cell: Record) -> tuple[float, str]:
     """The figure of a job's target, and how it is shown: with what it is made of, and its quartiles."""
     low, high = cell["time_over_operations_quartiles"]
     return cell["time_over_operations"], (
@@ -73,7 +79,7 @@ def quotient(cell: dict) -> tuple[float, str]:
     )
 
 
-def portion(cell: dict) -> tuple[float, str]:
+def portion(cell: Record) -> tuple[float, str]:
     """The figure of the target of memory, and how it is shown."""
     return cell["memory_ratio"], f"{cell['memory_ratio']:.2f}x"
 
@@ -84,7 +90,7 @@ def percent_above(value: float, target: float) -> str:
     return f"{percent:.0f}" if percent >= 1 else f"{percent:.1g}"
 
 
-def speed_conditions(record: dict) -> str:
+def speed_conditions(record: Record) -> str:
     """What a record of speed.py was measured on."""
     environment = record["environment"]
     cells = [cell for row in record["results"].values() for cell in row.values() if isinstance(cell, dict)]
@@ -106,7 +112,7 @@ def speed_conditions(record: dict) -> str:
     )
 
 
-def operators_table(record: dict | None) -> str:
+def operators_table(record: Record | None) -> str:
     """Time of the fast paths beside the plain functions, from a record of speed.py."""
     if record is None:
         return "not run"
@@ -118,45 +124,46 @@ def operators_table(record: dict | None) -> str:
     return "\n".join(lines)
 
 
-def revisions_table(record: dict | None) -> str:
+def revisions_table(record: Record | None) -> str:
     """Time of every system as a ratio to an older revision's, from a record of revisions.py."""
     if record is None:
         return "not run"
     jobs = list(next(iter(record["results"].values())))
     lines = ["| system | " + " | ".join(jobs) + " |", "|---" * (len(jobs) + 1) + "|"]
     for name, row in record["results"].items():
-        lines.append(f"| {registry.SYSTEMS[name].label} | " + " | ".join(spread(row[job]) for job in jobs) + " |")
+        lines.append(f"| {MEASURED[name]} | " + " | ".join(spread(row[job]) for job in jobs) + " |")
     threads = record["environment"]["threads"]
     return "\n".join(
         [
             *lines,
             "",
-            f"New / old (revision `{record['old'][:12]}`), {record['size']} size, threads: {threads}; `"
-            "benchmarks/results/revisions_yardstick.json`.",
+            f"New / old (revision `{record['old'][:12]}`), {record['size']} size, threads: {threads}; "
+            f"`{shown_path('speed/revisions_yardstick.json')}`.",
         ]
     )
 
 
-def runs_table(runs: dict[str, dict | None]) -> str:
-    """Recorded runs of the same recipe and seed, by the version that made them."""
-    lines = ["| version | minutes | target tokens/s | val | test2016 greedy | test2016 beam 5 |", "|---" * 6 + "|"]
-    for version, results in runs.items():
+def runs_table(runs: dict[tuple[str, str], Record | None]) -> str:
+    """Recorded runs of the same recipe and seed, by name and the version that made them."""
+    columns = ["system", "version", "minutes", "target tokens/s", "val", "test2016 greedy", "test2016 beam 5"]
+    lines = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
+    for (system, version), results in runs.items():
         if results is None:
             continue
         scores = {(row["split"], row["beams"]): f"{row['bleu']:.1f}" for row in results["scores"]}
         bleu = " | ".join(scores[key] for key in (("validation", 1), ("test", 1), ("test", 5)))
         minutes = results["train_seconds"] / 60
-        lines.append(f"| {version} | {minutes:.0f} | {results['tokens_per_second']:,.0f} | {bleu} |")
+        lines.append(f"| {system} | {version} | {minutes:.0f} | {results['tokens_per_second']:,.0f} | {bleu} |")
     return "\n".join(lines)
 
 
-def spread(cell: dict) -> str:
+def spread(cell: Record) -> str:
     """A ratio of times and its quartiles."""
     low, high = cell["time_ratio_quartiles"]
     return f"{cell['time_ratio']:.2f}x [{low:.2f}, {high:.2f}]"
 
 
-def loader_table(record: dict | None) -> str:
+def loader_table(record: Record | None) -> str:
     """How fast text is loaded with and without the model, from a record of loader.py."""
     if record is None:
         return "not run"
@@ -175,7 +182,7 @@ def loader_table(record: dict | None) -> str:
     return "\n".join([*lines, "", f"{conditions}, threads: {record['environment']['threads']}."])
 
 
-def comparison_table(records: list[dict | None]) -> str:
+def comparison_table(records: list[Record | None]) -> str:
     """`translate` beside CTranslate2, from records of ctranslate2_ratio.py."""
     found = [record for record in records if record is not None]
     if not found:

@@ -1,4 +1,4 @@
-"""Tables of docs/reliability.md, for `tables.py`, from the record that the tests in tests/reliability write."""
+"""Tables of docs/reliability.md, from the record that the tests in tests/reliability write."""
 
 from __future__ import annotations
 

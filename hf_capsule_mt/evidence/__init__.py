@@ -1,0 +1,1 @@
+"""What the documents show of results: tables, and the records that they are drawn from."""

@@ -1,0 +1,112 @@
+"""Which documents have which tables, between which markers."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from ..files import write_whole
+from .agreement import disagreements
+from .recorded import ROOT, load
+from .reliability_tables import full_disk_table, kills_table, numerics_table, properties_table
+from .speed_tables import (
+    allocator_table,
+    comparison_table,
+    loader_table,
+    operators_table,
+    revisions_table,
+    runs_table,
+    speed_table,
+)
+from .study_tables import study_tables
+from .systems import CONTINUED, CONTINUED_GUIDED, CTRANSLATE2, EM_RUNS
+from .translation_tables import (
+    analysis_table,
+    capsule_usage_table,
+    continued_table,
+    linear_time_table,
+    past_future_table,
+    systems_table,
+)
+
+Tables = dict[str, dict[str, str]]
+
+
+def all_tables() -> Tables:
+    """Every table in Markdown, by document and marker."""
+    reliability = load("reliability.json")
+    made = {
+        "README.md": {
+            "systems": systems_table(),
+            "past_future": past_future_table(),
+            "speed": speed_table(load("speed/speed_base.json"), load("speed/memory_base.json")),
+        },
+        "docs/speed.md": {
+            "allocator": allocator_table(load("speed/speed_base.json"), load("speed/speed_base_kept_pages.json")),
+            "operators": operators_table(load("speed/speed_yardstick.json")),
+            "revisions": revisions_table(load("speed/revisions_yardstick.json")),
+            "runs": runs_table({row: load(f"multi30k/{name}.json") for name, row in EM_RUNS.items()}),
+            "loader": loader_table(load("speed/loader_multi30k.json")),
+            "ctranslate2": comparison_table([load(f"speed/{name}.json") for name in CTRANSLATE2]),
+        },
+        "docs/paper_index.md": {
+            "continued": continued_table(CONTINUED),
+            "continued_guided": continued_table(CONTINUED_GUIDED),
+            "linear_time": linear_time_table(),
+            "capsule_usage": capsule_usage_table(),
+        },
+        "docs/analysis.md": {"analysis": analysis_table()},
+        "docs/reliability.md": {
+            "kills": kills_table(reliability),
+            "full_disk": full_disk_table(reliability),
+            "properties": properties_table(reliability),
+            "numerics": numerics_table(reliability),
+        },
+    }
+    for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
+        found = study_tables(path.read_text(encoding="utf-8"))
+        if found:
+            made.setdefault(path.relative_to(ROOT).as_posix(), {}).update(found)
+    return made
+
+
+def fill(text: str, name: str, table: str) -> str:
+    """
+    The text with a table between the markers of its name.
+
+    Raises:
+        ValueError: there is not one such place.
+    """
+    pattern = re.compile(rf"(<!-- table: {re.escape(name)} -->\n).*?(<!-- end -->)", re.S)
+    found = len(pattern.findall(text))
+    if found != 1:
+        raise ValueError(f"there must be exactly one table marked {name}, but there are {found}")
+    return pattern.sub(lambda match: f"{match[1]}{table}\n{match[2]}", text)
+
+
+def update(root: Path = ROOT, *, write: bool) -> tuple[list[str], list[str]]:
+    """
+    Put the tables into the documents, or only look whether they are there.
+
+    Returns:
+        The documents that were not what the records give; and numbers on which their tables, as the records give them,
+        do not agree, see `agreement.disagreements`.
+
+    Raises:
+        ValueError: a document lacks a table's place.
+        OSError: a document is not there, or cannot be written.
+    """
+    stale, pages = [], {}
+    for document, tables in all_tables().items():
+        before = text = (root / document).read_text(encoding="utf-8")
+        for name, table in tables.items():
+            try:
+                text = fill(text, name, table)
+            except ValueError as error:
+                raise ValueError(f"{document}: {error}") from None
+        if text != before:
+            stale.append(document)
+            if write:
+                write_whole(root / document, text)
+        pages[document] = text
+    return stale, disagreements(pages)

@@ -1,0 +1,122 @@
+"""What tables call the systems that were trained and measured: names and data, nothing else."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class System(NamedTuple):
+    """A row of the table of systems: how to ask for it, its name, what its paper reports, its name in speed.py."""
+
+    configuration: str
+    name: str
+    paper: str
+    speed: str
+
+
+# by recipe; Dou et al. 2019, Table 1: BLEU on newstest2014 over its baseline
+LAYER_SYSTEMS = {
+    "baseline": System('aggregation="none"', "Transformer", "27.31", "none"),
+    "linear": System('aggregation="linear"', "linear combination", "+0.42", "linear"),
+    "dynamic": System('aggregation="dynamic"', "dynamic combination", "+1.02", "dynamic"),
+    "dynamic_routing": System('aggregation="dynamic_routing"', "dynamic routing", "+0.91", "dynamic_routing"),
+    "em_routing": System('aggregation="em_routing"', "EM routing", "+1.50", "em_routing"),
+}
+BOTH = "bow_loss_weight=1, bca_loss_weight=1"
+# by recipe; Zheng et al. 2019, Table 1: average over MT04-06 over its baseline; CLF and ATTN are in a figure only
+GUIDED_SYSTEMS = {
+    "baseline": System('guided_routing="none"', "Transformer", "44.06", "none"),
+    "gdr": System('guided_routing="routing"', "GDR", "+0.75", "guided_routing"),
+    "gdr_bow": System('guided_routing="routing", bow_loss_weight=1', "GDR + BOW", "+1.42", "-"),
+    "gdr_bca": System('guided_routing="routing", bca_loss_weight=1', "GDR + BCA", "+1.37", "-"),
+    "gdr_full": System(f'guided_routing="routing", {BOTH}', "GDR + BOW + BCA", "+1.59", "guided_routing_bow_bca"),
+    "gdr_full_token": System(
+        'the same, guided_loss_normalization="token"', "GDR + BOW + BCA, weighed per token (ours)", "-", "-"
+    ),
+    "gdr_no_redundant": System(
+        f'guided_routing="routing", num_redundant_capsules=0, {BOTH}', "without redundant capsules", "+1.24", "-"
+    ),
+    "clf": System(f'guided_routing="classifier", {BOTH}', "CLF + BOW + BCA", "-", "guided_classifier"),
+    "attn": System(f'guided_routing="attention", {BOTH}', "ATTN + BOW + BCA", "-", "guided_attention"),
+}
+ABLATIONS = {
+    "share_routing_weights": "True",
+    "position_aware_routing": "False",
+    "separable_scoring": "False",
+}
+
+
+def ablation(*names: str) -> str:
+    """Configuration of CapsNMT with these fields against their defaults."""
+    return ", ".join(['source_memory="capsule"', *(f"{name}={ABLATIONS[name]}" for name in names)])
+
+
+# by recipe; Wang et al. 2019, Tables 1 and 2: BLEU on newstest2014 (En-De)
+RECURRENT_SYSTEMS = {
+    "baseline": System('`CapsuleMarianConfig(aggregation="none")`', "Transformer", "27.3", "-"),
+    "simple": System('`source_memory="simple"`', "simple aggregation", "21.3", "-"),
+    "capsnmt_base": System(f"`{ablation(*ABLATIONS)}`", "base CapsNMT", "24.7", "-"),
+    "capsnmt_non_shared": System(
+        f"`{ablation('position_aware_routing', 'separable_scoring')}`", "+ non-shared weights", "25.1", "-"
+    ),
+    "capsnmt_position_aware": System(f"`{ablation('separable_scoring')}`", "+ position-aware routing", "25.3", "-"),
+    "capsnmt": System(f"`{ablation()}`", "+ separable scoring: CapsNMT", "25.7", "-"),
+    "capsnmt_balanced": System(
+        '`source_memory="capsule", balanced_routing=True`', "CapsNMT, balanced routing (ours)", "-", "-"
+    ),
+    "capsnmt_kd": System("the same, on a teacher's translations", "+ knowledge distillation", "26.9", "-"),
+    "rnmt": System('`source_memory="attention"`', "RNMT", "-", "-"),
+    "rnmt_gdr": System('`source_memory="attention", guided_routing="routing"`', "RNMT + GDR", "-", "-"),
+    "rnmt_gdr_full": System(
+        f'`source_memory="attention", guided_routing="routing", {BOTH}`', "RNMT + GDR + BOW + BCA", "-", "-"
+    ),
+    "hybrid": System('`source_memory="hybrid"`', "hybrid", "-", "-"),
+}
+SYSTEMS = (LAYER_SYSTEMS, GUIDED_SYSTEMS, RECURRENT_SYSTEMS)
+# by name in linear_time.py
+LINEAR_TIME_SYSTEMS = {
+    "transformer": "Transformer",
+    "rnmt": "RNMT",
+    "hybrid": "hybrid, M = 6",
+    "simple": "simple aggregation",
+    "capsnmt_4": "CapsNMT, M = 4",
+    "capsnmt_6": "CapsNMT, M = 6",
+    "capsnmt_8": "CapsNMT, M = 8",
+}
+# what benchmarks/speed.py measures, by its name there
+MEASURED = {
+    "marian": "`MarianMTModel`",
+    "none": "no aggregation",
+    "linear": "linear combination",
+    "dynamic": "dynamic combination",
+    "dynamic_routing": "dynamic routing",
+    "em_routing": "EM routing",
+    "guided_routing": "GDR",
+    "guided_routing_bow_bca": "GDR + BOW + BCA",
+    "guided_classifier": "CLF + BOW + BCA",
+    "guided_attention": "ATTN + BOW + BCA",
+    "em_routing_guided": "EM routing + GDR",
+    "bart": "`BartForConditionalGeneration`",
+    "bart_none": "BART, no aggregation",
+    "bart_em_routing": "BART, EM routing",
+    "rnn_simple": "simple aggregation",
+    "rnn_capsule": "CapsNMT",
+    "rnn_capsule_balanced": "CapsNMT, balanced routing",
+    "rnn_attention": "RNMT",
+    "rnn_hybrid": "hybrid",
+}
+# of these, the ones with a guided head
+GUIDED = {name for name in MEASURED if "guided" in name}
+JOBS = ("training step", "greedy, 1 sentence", "beam 5, 16 sentences")
+# what the probes of past and future call them
+PROBED = {recipe: system.name for recipe, system in GUIDED_SYSTEMS.items()} | {"gdr_light": "GDR + BOW x 0.1 + BCA"}
+# EM routing was trained twice with the same recipe and seed, by two versions of the code
+EM_RUNS = {"em_routing_0.1.0": ("EM routing, first run", "0.1.0"), "em_routing": ("EM routing", "0.6.0")}
+# recorded by ctranslate2_ratio.py
+CTRANSLATE2 = ("ctranslate2_multi30k", "ctranslate2_base")
+# runs that start from the trained baseline, by paper
+CONTINUED = {"baseline_continued": "the baseline itself", "em_routing_paper": "EM routing as printed"}
+CONTINUED_GUIDED = {
+    "baseline_continued": "the baseline itself",
+    "gdr_full_continued_token": "GDR + BOW + BCA, weighed per token (ours)",
+}

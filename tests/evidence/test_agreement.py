@@ -1,0 +1,93 @@
+"""A score stands with the same value on every page; tables that show one have it found."""
+
+import re
+
+import pytest
+
+from hf_capsule_mt.evidence.agreement import Score, disagreements, shown_scores
+from hf_capsule_mt.evidence.recorded import ROOT, find_score, load
+from hf_capsule_mt.evidence.systems import GUIDED_SYSTEMS, RECURRENT_SYSTEMS
+
+NAMES = ("README.md", "docs/analysis.md", "docs/paper_index.md", "docs/speed.md")
+PAGES = {name: (ROOT / name).read_text(encoding="utf-8") for name in NAMES}
+
+
+def table(name: str, *lines: str) -> str:
+    return "\n".join(["text", f"<!-- table: {name} -->", *lines, "<!-- end -->"]) + "\n"
+
+
+def test_no_two_pages_disagree():
+    assert disagreements(PAGES) == []
+
+
+@pytest.mark.parametrize(
+    ("page", "before", "after", "message"),
+    [
+        (
+            "docs/analysis.md",
+            "| EM routing, first run | 37.5 |",
+            "| EM routing | 37.5 |",
+            "Multi30k EM routing test2016 BLEU beam 5: 38.0 in README.md, 37.5 in docs/analysis.md",
+        ),
+        (
+            "docs/speed.md",
+            "| 37.1 | 37.1 | 38.0 |",
+            "| 37.1 | 37.2 | 38.0 |",
+            "Multi30k EM routing test2016 BLEU greedy: 37.1 in README.md, 37.2 in docs/speed.md",
+        ),
+    ],
+    ids=["analysis", "speed"],
+)
+def test_a_number_that_differs_is_found(page, before, after, message):
+    assert before in PAGES[page]
+    assert disagreements({**PAGES, page: PAGES[page].replace(before, after)}) == [message]
+
+
+def test_what_is_compared_between_pages():
+    pages: dict[Score, set[str]] = {}
+    for page, text in PAGES.items():
+        for score, _ in shown_scores(page, text):
+            pages.setdefault(score, set()).add(page)
+    recurrent = [RECURRENT_SYSTEMS[name].name for name in ("rnmt", "capsnmt")]
+    for system in ("Transformer", "EM routing, first run", *recurrent):
+        assert len(pages["Multi30k", system, "test2016", "BLEU", "beam 5"]) == 2, system
+    # from the trained baseline and from scratch are two systems
+    assert pages["Multi30k", GUIDED_SYSTEMS["gdr_full_token"].name, "val", "BLEU", ""] == {"README.md"}
+    assert pages["Multi30k", "multi30k/baseline", "test", "TER", "beam 5"] == {"README.md"}
+
+
+def test_every_column_that_names_a_score_is_read():
+    found = 0
+    for page, text in PAGES.items():
+        for name, block in re.findall(r"<!-- table: ([^\n]+) -->\n(.*?)<!-- end -->", text, re.S):
+            read = {score.test_set for score, _ in shown_scores(page, table(name, block.strip()))}
+            for header in re.findall(r"(?:^|\n\n)(\|.*)\n\|-", block):
+                for cell in (cell.strip() for cell in header.split("|")):
+                    if re.search(r"BLEU|chrF|TER\b|^val|^test", cell) and not cell.startswith("Difference"):
+                        test_set = re.search(r"val|test\w*", cell)
+                        assert (test_set[0] if test_set else "table 1") in read, (page, name, cell)
+                        found += 1
+    assert found > 15
+
+
+def test_rounding_to_fewer_digits_is_no_disagreement():
+    pages = {"a": table("x", "| system | val |", "|---|---|", "| s | 37.46 |"), "b": ""}
+    for shown, differs in (("37.5", 0), ("37.4", 1), ("37.46", 0), ("37.47", 1), ("not run", 0)):
+        pages["b"] = table("x", "| a | system | val |", "|---|---|---|", f"| - | s | {shown} |")
+        assert len(disagreements(pages)) == differs, shown
+
+
+def test_tables_of_studies_are_settings_of_their_own():
+    lines = ["| System | BLEU | Difference in BLEU |", "| --- | ---: | ---: |", "| s | 31.2 ± 0.1** | +0.1 |"]
+    pages = {"a": table("study one", *lines), "b": table("study two", *lines[:2], "| s | 40.0 | - |")}
+    assert disagreements(pages) == []
+    pages["b"] = pages["b"].replace("two", "one")
+    assert disagreements(pages) == ["study one s table 1 BLEU: 31.2 in a, 40.0 in b"]
+
+
+def test_the_analysis_is_of_the_recorded_runs():
+    """The checkpoints are those whose results are recorded: their scores are the same, as they are shown."""
+    for system in load("multi30k/analysis.json")["systems"]:
+        run = find_score(load(f"multi30k/{system['name']}.json"), "test", 5)
+        for score in ("bleu", "chrf", "ter"):
+            assert f"{run[score]:.1f}" == f"{system['scores'][score]:.1f}", (system["name"], score)
