@@ -132,8 +132,8 @@ def past_future_table() -> str:
         lines += [
             "",
             f"{found['decisions']:,} decisions in {found['sentences']} test sentences; seed {entries[0]['seed']}, "
-            f"{entries[0]['steps']:,} updates each, recipes `past_future/`, losses weighed per token; the paper reports "
-            "rOL 0.72 and 0.70 for its full model on NIST Zh-En.",
+            f"{entries[0]['steps']:,} updates each, recipes `past_future/`, losses weighed per token; the paper "
+            "reports rOL 0.72 and 0.70 for its full model on NIST Zh-En.",
         ]
     return "\n".join(lines)
 

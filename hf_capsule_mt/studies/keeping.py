@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from transformers.utils import CONFIG_NAME
+
 from ..files import json_text, read_json, write_whole
 from ..records import public_record
 from .runner import RESULTS, translation_file
@@ -19,7 +21,7 @@ from .study_file import Study, extra_test_sets, hold_to_record
 def keep(study: Study, resolved: Mapping[str, Mapping[str, Any]], kept: Path) -> None:
     """
     Copy what is not there yet of the study's finished runs: the translations that the table scores, those of further
-    test sets, and, last, results.json without paths and secrets.
+    test sets, the model's configuration and, last, results.json, both without paths and secrets.
 
     Raises:
         OSError: a file cannot be read or written.
@@ -35,8 +37,9 @@ def keep(study: Study, resolved: Mapping[str, Mapping[str, Any]], kept: Path) ->
             copy = target / path.relative_to(source)
             if not copy.exists():
                 write_whole(copy, path.read_bytes())
-        if not (target / RESULTS).exists():
-            write_whole(target / RESULTS, json_text(public_record(results), indent=2) + "\n")
+        for name in (CONFIG_NAME, RESULTS):
+            if (source / name).is_file() and not (target / name).exists():
+                write_whole(target / name, json_text(public_record(read_json(source / name)), indent=2) + "\n")
 
 
 def restore(study: Study, resolved: Mapping[str, Mapping[str, Any]], kept: Path) -> None:
