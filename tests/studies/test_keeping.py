@@ -13,7 +13,6 @@ def test_table_of_kept_runs_alone_is_that_of_the_runs(finished, stand_in, tmp_pa
     assert main(["table", study, "--draws", "200"]) == 0
     expected = record_of(tmp_path)
     (tmp_path / "runs" / "plain" / "seed-1" / "model.safetensors").write_bytes(b"weights")
-    (tmp_path / "runs" / "plain" / "seed-1" / "config.json").write_text("{}")
     assert main(["run", study, "--keep", str(kept)]) == 0
     run = kept / "plain" / "seed-1"
     assert {path.relative_to(run).as_posix() for path in run.rglob("*") if path.is_file()} == {
