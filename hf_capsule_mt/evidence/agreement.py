@@ -14,7 +14,7 @@ _BLOCK = re.compile(r"<!-- table: (.+?) -->\n(.*?)<!-- end -->", re.S)
 _COLUMN = re.compile(
     r"(?:(?P<score>BLEU|chrF|TER)(?:, |$))?(?P<test_set>val|test\w*)?(?: (?P<decoding>greedy|beam \d+))?"
 )
-_NUMBER = re.compile(r"-?\d+(?:\.(\d+))?(?![\d,]*[MGx%])")
+_NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?![\d,]*[MGx%])")
 _RUN = re.compile(
     r"^- `(?P<recipe>[\w/.]+)`: .*?; (?P<decoding>beam \d+): chrF (?P<chrF>[\d.]+), TER (?P<TER>[\d.]+);", re.M
 )
@@ -75,9 +75,8 @@ def _of_table(page: str, setting: str, where: str, table: str) -> Iterator[tuple
 
 
 def _shown(page: str, text: str) -> Shown:
-    found = _NUMBER.match(text)
-    assert found is not None
-    return Shown(page, float(found[0]), len(found[1] or ""))
+    number = re.split(r"[^-.\d]", text)[0]
+    return Shown(page, float(number), len(number.partition(".")[2]))
 
 
 def disagreements(pages: Mapping[str, str]) -> list[str]:
