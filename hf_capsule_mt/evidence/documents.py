@@ -26,6 +26,7 @@ from .translation_tables import (
     continued_table,
     linear_time_table,
     past_future_table,
+    single_runs_table,
     systems_table,
 )
 
@@ -41,6 +42,7 @@ def all_tables() -> Tables:
             "past_future": past_future_table(),
             "speed": speed_table(load("speed/speed_base.json"), load("speed/memory_base.json")),
         },
+        "docs/results.md": {"single_runs": single_runs_table()},
         "docs/speed.md": {
             "allocator": allocator_table(load("speed/speed_base.json"), load("speed/speed_base_kept_pages.json")),
             "operators": operators_table(load("speed/speed_yardstick.json")),

@@ -64,6 +64,7 @@ RECURRENT_SYSTEMS = {
     "capsnmt_balanced": System(
         '`source_memory="capsule", balanced_routing=True`', "CapsNMT, balanced routing (ours)", "-", "-"
     ),
+    "capsnmt_calibrated": System("`CapsuleRNNConfig.calibrated(...)`", "CapsNMT, calibrated (ours)", "-", "-"),
     "capsnmt_kd": System("the same, on a teacher's translations", "+ knowledge distillation", "26.9", "-"),
     "rnmt": System('`source_memory="attention"`', "RNMT", "-", "-"),
     "rnmt_gdr": System('`source_memory="attention", guided_routing="routing"`', "RNMT + GDR", "-", "-"),

@@ -22,15 +22,13 @@ Record = dict[str, Any]
 
 
 def systems_table() -> str:
-    """Scores of every recorded Multi30k run and speeds of every system, with the conditions under them."""
+    """How each system is asked for, what its paper reports and what it costs here."""
     parts = [
         *rows_of(LAYER_SYSTEMS, "paper, WMT14 En-De"),
         "",
         *rows_of(GUIDED_SYSTEMS, "paper, NIST Zh-En"),
         "",
         *recurrent_rows(),
-        "",
-        *run_notes([*LAYER_SYSTEMS, *GUIDED_SYSTEMS, *RECURRENT_SYSTEMS]),
         "",
         SPEED_NOTE,
     ]
@@ -41,16 +39,12 @@ def recurrent_rows() -> list[str]:
     """The table of the recurrent family, with the time to translate one sentence beside the Transformer's."""
     latency = load("speed/latency_multi30k.json")
     lines = [
-        "| `CapsuleRNNConfig(...)` | system | paper, WMT14 En-De | val | test2016 greedy | test2016 beam 5 "
-        "| parameters | latency, greedy | latency, beam 5 |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "| `CapsuleRNNConfig(...)` | system | paper, WMT14 En-De | latency, greedy | latency, beam 5 |",
+        "|---|---|---|---|---|",
     ]
     for recipe, system in RECURRENT_SYSTEMS.items():
-        results = load(f"multi30k/{recipe}.json")
         times = [latency_cell(latency["results"][beams].get(recipe)) if latency else "-" for beams in ("1", "5")]
-        size = f"{results['parameters'] / 1e6:.2f}M" if results else "-"
-        cells = [system.configuration, system.name, system.paper, *bleu_cells(results), size, *times]
-        lines.append("| " + " | ".join(cells) + " |")
+        lines.append("| " + " | ".join([system.configuration, system.name, system.paper, *times]) + " |")
     return lines
 
 
@@ -62,14 +56,11 @@ def latency_cell(row: Record | None) -> str:
 def rows_of(systems: dict[str, System], paper_head: str) -> list[str]:
     """The table of one paper's systems."""
     speed = load("speed/speed_yardstick.json")
-    head = f"| configuration | system | {paper_head} | val | test2016 greedy | test2016 beam 5 | parameters "
     lines = [
-        head + "| training time (operations) | decoding time, greedy / beam 5 |",
-        "|---|---|---|---|---|---|---|---|---|",
+        f"| configuration | system | {paper_head} | training time (operations) | decoding time, greedy / beam 5 |",
+        "|---|---|---|---|---|",
     ]
-    for recipe, system in systems.items():
-        results = load(f"multi30k/{recipe}.json")
-        size = f"{results['parameters'] / 1e6:.2f}M" if results else "-"
+    for system in systems.values():
         times = ["-", "-"]
         if speed and system.speed in speed["results"]:
             train, greedy, beam = (speed["results"][system.speed][job] for job in JOBS)
@@ -77,9 +68,25 @@ def rows_of(systems: dict[str, System], paper_head: str) -> list[str]:
                 f"{train['time_ratio']:.2f}x ({train['operation_ratio']:.2f}x)",
                 f"{greedy['time_ratio']:.2f}x / {beam['time_ratio']:.2f}x",
             ]
-        cells = [f"`{system.configuration}`", system.name, system.paper, *bleu_cells(results), size, *times]
+        cells = [f"`{system.configuration}`", system.name, system.paper, *times]
         lines.append("| " + " | ".join(cells) + " |")
     return lines
+
+
+def single_runs_table() -> str:
+    """Scores of every recorded Multi30k run of one seed, with the conditions under them."""
+    lines = [
+        "| system | recipe | val | test2016 greedy | test2016 beam 5 | parameters |",
+        "|---|---|---|---|---|---|",
+    ]
+    recipes = {recipe: system.name for systems in SYSTEMS for recipe, system in systems.items()}
+    for recipe, name in recipes.items():
+        results = load(f"multi30k/{recipe}.json")
+        if results:
+            size = f"{results['parameters'] / 1e6:.2f}M"
+            cells = [name, f"`multi30k/{recipe}`", *bleu_cells(results), size]
+            lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join([*lines, "", *run_notes(list(recipes))])
 
 
 def bleu_cells(results: Record | None) -> list[str]:

@@ -32,13 +32,13 @@ def test_documents_are_what_the_records_give(tables, monkeypatch):
 
 
 def test_a_stale_document_is_named_and_rewritten(copies, capsys):
-    readme = copies / "README.md"
-    written = readme.read_text(encoding="utf-8")
-    readme.write_text(written.replace("| 36.8 |", "| 99.9 |"), encoding="utf-8")
-    stale = readme.read_text(encoding="utf-8")
-    assert command.main(["--check"]) == 1 and readme.read_text(encoding="utf-8") == stale != written
-    assert capsys.readouterr().out == "README.md is not what the records give\n"
-    assert command.main([]) == 0 and readme.read_text(encoding="utf-8") == written
+    page = copies / "docs" / "results.md"
+    written = page.read_text(encoding="utf-8")
+    page.write_text(written.replace("| 36.8 |", "| 99.9 |"), encoding="utf-8")
+    stale = page.read_text(encoding="utf-8")
+    assert command.main(["--check"]) == 1 and page.read_text(encoding="utf-8") == stale != written
+    assert capsys.readouterr().out == "docs/results.md is not what the records give\n"
+    assert command.main([]) == 0 and page.read_text(encoding="utf-8") == written
     assert command.main(["--check"]) == 0
 
 
