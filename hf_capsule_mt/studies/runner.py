@@ -131,7 +131,7 @@ def plan(study: Study, sources: Mapping[str, Path], target_lang: str) -> list[Ru
     runs = []
     for system, seed in study.runs():
         folder = study.folder(system, seed)
-        arguments = [*study.systems[system], f"--output_dir={folder}", f"--seed={seed}"]
+        arguments = [*study.arguments(system, seed), f"--output_dir={folder}", f"--seed={seed}"]
         commands = [train_command([*arguments, "--resume_from_checkpoint=true"])]
         products = [folder / RESULTS]
         for name in extra_test_sets(study):

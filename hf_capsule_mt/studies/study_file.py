@@ -56,6 +56,10 @@ class Study:
         """System and seed of each run: the first seed of all systems, then the second one, ..."""
         return [(system, seed) for seed in self.seeds for system in self.systems]
 
+    def arguments(self, system: str, seed: int) -> list[str]:
+        """The arguments of a run, "{seed}" in them being its seed: so a run starts from another one of its own seed."""
+        return [word.replace("{seed}", str(seed)) for word in self.systems[system]]
+
     def folder(self, system: str, seed: int) -> Path:
         """The output folder of a run."""
         return self.output / system.replace(" ", "_") / f"seed-{seed}"
