@@ -57,7 +57,7 @@ class Study:
         return [(system, seed) for seed in self.seeds for system in self.systems]
 
     def arguments(self, system: str, seed: int) -> list[str]:
-        """The arguments of a run, "{seed}" in them being its seed: so a run starts from another one of its own seed."""
+        """The arguments of a run; "{seed}" in them is its seed, so that it can start from another run of that seed."""
         return [word.replace("{seed}", str(seed)) for word in self.systems[system]]
 
     def folder(self, system: str, seed: int) -> Path:
