@@ -90,8 +90,8 @@ def speed_conditions(record: Record) -> str:
         f"in parentheses the two ratios. Memory / parent's. d {record['d_model']}, {record['layers']} + "
         f"{record['layers']} layers (recurrent {record['rnn_encoder_layers']} + {record['rnn_decoder_layers']}), "
         f"V {record['vocab_size']:,}, N = {record['d_model']}, R = 3, {record['tokens']:,} tokens per batch, "
-        f"{record['dtype']}, {environment['threads']} threads, torch {environment['torch']}; decoding: lengths of {source}, random "
-        f"words. Recurrent systems have no plain parent in transformers. Revision {revisions}."
+        f"{record['dtype']}, {environment['threads']} threads, torch {environment['torch']}; decoding: lengths of "
+        f"{source}, random words. Recurrent systems have no plain parent in transformers. Revision {revisions}."
     )
 
 
