@@ -10,7 +10,7 @@ from transformers.modeling_outputs import BaseModelOutput
 import hf_capsule_mt
 from hf_capsule_mt import CapsuleRNNConfig, CapsuleRNNForConditionalGeneration
 from hf_capsule_mt.models.configuration_capsule_rnn import CALIBRATED
-from hf_capsule_mt.models.modeling_capsule_rnn import RecurrentCache, RecurrentCacheLayer
+from hf_capsule_mt.models.capsule_cache import RecurrentCache, RecurrentCacheLayer
 from hf_capsule_mt.reference import recurrent as reference
 from tiny_models import (
     EOS,
@@ -49,6 +49,7 @@ SYSTEMS = {
     "simple-guided": {"source_memory": "simple", **GUIDED},
     "attention-em": {"source_memory": "attention", **EM},
     "hybrid-guided-em": {"source_memory": "hybrid", **GUIDED, **EM},
+    "attention-recurrent": {"source_memory": "attention", **GUIDED, "guided_routing": "recurrent"},
 }
 GENERATION = {
     "greedy": {},
@@ -479,7 +480,7 @@ def test_save_and_load_round_trip_is_bit_exact(tmp_path, system):
     assert gradients(loaded).keys() == dict(loaded.named_parameters()).keys()
 
 
-@cases("fields", {"guided": GUIDED, "guided-em": GUIDED | EM})
+@cases("fields", {"guided": GUIDED, "guided-em": GUIDED | EM, "recurrent": GUIDED | {"guided_routing": "recurrent"}})
 @memories
 def test_a_plain_checkpoint_grows_and_translates_as_before(tmp_path, system, fields):
     plain = rnn_model(**system)

@@ -28,7 +28,8 @@ from tiny_models import (
 
 LOSSES = {"bow_loss_weight": 1.0, "bca_loss_weight": 0.7}
 GUIDED = {
-    kind: {"aggregation": "none", "guided_routing": kind, **LOSSES} for kind in ("routing", "classifier", "attention")
+    kind: {"aggregation": "none", "guided_routing": kind, **LOSSES}
+    for kind in ("routing", "classifier", "attention", "recurrent")
 }
 EVERYTHING = {"aggregation": "em_routing", "guided_routing": "routing", **LOSSES}
 BUILDERS = {"marian": capsule_model, "bart": bart_model, "rnn": rnn_model}
