@@ -23,9 +23,7 @@ class RecurrentCacheLayer(CacheLayerMixin):
         self.dtype, self.device = key_states.dtype, key_states.device
         self.is_initialized = True
 
-    def update(
-        self, key_states: Tensor, value_states: Tensor, steps: int = 1, **kwargs: Any
-    ) -> tuple[Tensor, Tensor]:
+    def update(self, key_states: Tensor, value_states: Tensor, steps: int = 1, **kwargs: Any) -> tuple[Tensor, Tensor]:
         """Replaces the state by that after `steps` more steps."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)

@@ -39,6 +39,8 @@ def attention_contexts(
         return (weights @ values.to(dtype)).to(values.dtype), weights
 
 
+# traced, the loop would be unrolled, and compiled anew for every length
+@torch.compiler.disable
 def recurrent_states(
     inputs: Tensor, transition: Tensor, first: Tensor, subtracts: bool = False, real_steps: Tensor | None = None
 ) -> Tensor:

@@ -73,9 +73,9 @@ def past_and_future_layers(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """PFRNN: the PAST layer, a GRU, and the FUTURE layer, a GRU with inside minus, for all steps of one sentence.
 
-    h: [S, d], z: [T, d]; attention: "w_h" and "w_z" [H, d], "w" [H]; past and future: "w_r", "w_u", "w_n" [K, d], "u_r",
-    "u_u", "u_n" [K, K], "b_r", "b_u", "b_n" [K], and in future "w_0" [K, d] and "b_0" [K]. Returns the PAST and FUTURE
-    states that a step reads, [T, K] each, and the attention that each source word had before it, [T, S].
+    h: [S, d], z: [T, d]; attention: "w_h" and "w_z" [H, d], "w" [H]; past and future: "w_r", "w_u", "w_n" [K, d],
+    "u_r", "u_u", "u_n" [K, K], "b_r", "b_u", "b_n" [K], and in future "w_0" [K, d] and "b_0" [K]. Returns the PAST and
+    FUTURE states that a step reads, [T, K] each, and the attention that each source word had before it, [T, S].
     """
     s_past = h.new_zeros(len(past["b_r"]))  # nothing is translated
     s_future = torch.tanh(future["w_0"] @ (sum(h_i for h_i in h) / len(h)) + future["b_0"])  # everything is left
@@ -83,7 +83,9 @@ def past_and_future_layers(
     read: list[tuple[Tensor, Tensor, Tensor]] = []
     for z_t in z:
         read.append((s_past, s_future, torch.stack(covered)))
-        a = softmax([(attention["w"] * torch.tanh(attention["w_z"] @ z_t + attention["w_h"] @ h_i)).sum() for h_i in h])
+        a = softmax(
+            [(attention["w"] * torch.tanh(attention["w_z"] @ z_t + attention["w_h"] @ h_i)).sum() for h_i in h]
+        )
         c = sum(a_i * h_i for a_i, h_i in zip(a, h, strict=True))
         covered = [covered_i + a_i for covered_i, a_i in zip(covered, a, strict=True)]
 

@@ -41,12 +41,11 @@ def modules(**fields) -> tuple[GuidedSource, RecurrentHead]:
     return source, head
 
 
-def inputs(rows: int = 3) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """h [B, 7, 12] and z [B, 5, 12] with gradient, and the masks of both by WORDS."""
+def inputs() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """h [3, 7, 12] and z [3, 5, 12] with gradient, and the mask of the source words by WORDS."""
     generator = torch.Generator().manual_seed(2)
-    h, z = (torch.randn(rows, n, 12, generator=generator, dtype=torch.float64).requires_grad_() for n in (7, 5))
-    lengths = torch.tensor(WORDS[:rows])
-    return h, z, torch.arange(7) < lengths[:, :1], torch.arange(5) < lengths[:, 1:]
+    h, z = (torch.randn(3, n, 12, generator=generator, dtype=torch.float64).requires_grad_() for n in (7, 5))
+    return h, z, torch.arange(7) < torch.tensor(WORDS)[:, :1]
 
 
 def by_name(layer: str, source: GuidedSource, head: RecurrentHead) -> dict[str, torch.Tensor]:
@@ -62,7 +61,7 @@ def by_name(layer: str, source: GuidedSource, head: RecurrentHead) -> dict[str, 
 
 def test_head_and_its_gradients_are_the_papers_loop():
     source, head = modules()
-    h, z, words, steps = inputs()
+    h, z, words = inputs()
     out = head(z, *source(h, words), words)
     parameters = {f"source.{n}": p for n, p in source.named_parameters()}
     parameters |= {f"head.{n}": p for n, p in head.named_parameters()} | {"h": h, "z": z}
@@ -129,7 +128,7 @@ def test_gru_is_pytorchs():
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_padding_of_the_target_leaves_the_states_alone(side):
     source, head = modules()
-    h, z, words, steps = inputs()
+    h, z, words = inputs()
     plain = head(z, *source(h, words), words)
     junk = 9 * torch.randn(3, 2, 12, dtype=torch.float64)
     padding = torch.zeros(3, 2, dtype=torch.bool)
@@ -146,7 +145,7 @@ def test_padding_of_the_target_leaves_the_states_alone(side):
 
 def test_the_first_step_has_an_empty_past_and_a_whole_future():
     source, head = modules()
-    h, z, words, _ = inputs()
+    h, z, words = inputs()
     out = head(z, *source(h, words), words)
     assert out.past[:, 0].abs().max() == 0 and out.past[:, 1].abs().max() > 0
     means = torch.stack([h[row, :n].mean(0) for row, (n, _) in enumerate(WORDS)])
@@ -258,7 +257,11 @@ def test_states_follow_their_rows(make):
     cache = step(encoder_outputs, mask, PREFIX).past_key_values
     expected = step(encoder_outputs, mask, last, cache).logits[rows]
     cache = step(encoder_outputs, mask, PREFIX).past_key_values
-    kept = [cache.self_attention_cache, cache.cross_attention_cache] if isinstance(cache, EncoderDecoderCache) else [cache]
+    kept = (
+        [cache.self_attention_cache, cache.cross_attention_cache]
+        if isinstance(cache, EncoderDecoderCache)
+        else [cache]
+    )
     for part in kept:
         part.batch_select_indices(rows)
     chosen = type(encoder_outputs)(**{n: v[rows] for n, v in encoder_outputs.items() if isinstance(v, torch.Tensor)})
@@ -291,7 +294,7 @@ def test_caches_that_the_head_has_not_followed_are_refused():
     outputs = model.get_encoder()(**source_of(batch))
     rest = {"encoder_outputs": outputs, "attention_mask": batch["attention_mask"], "use_cache": True}
     model.model(**rest, decoder_input_ids=PREFIX, past_key_values=cache)
-    with pytest.raises(ValueError, match="holds 3 steps of the decoder, of which .* have seen 0: give every step"):
+    with pytest.raises(ValueError, match=r"holds 3 steps of the decoder, of which .* have seen 0: give every step"):
         model(**rest, decoder_input_ids=PREFIX[:, :1], past_key_values=cache)
 
 
