@@ -1,8 +1,8 @@
 """Modules that own the parameters of guided routing: PAST and FUTURE source contents (Zheng et al. 2019, 2018).
 
 Shapes: B batch, S source length, T target length, d model width, N capsules of size D (PAST, FUTURE and, with
-"routing", REDUNDANT ones, in this order), G groups of capsules, K size of all capsules of PAST, or of FUTURE, together,
-V vocabulary.
+"routing", REDUNDANT ones, in this order), G groups of capsules, K size of all capsules of PAST, or all of FUTURE, V
+vocabulary.
 
 What depends on the source alone, the votes and their part of the scores, is in `GuidedSource`, which belongs to the
 encoder: it runs once per source sentence. What depends on the decoding step is in a `GuidedHead`, between the decoder
