@@ -1,7 +1,7 @@
 """PAST and FUTURE layers, recurrences over the contexts of an attention (Zheng et al. 2018): functions of tensors.
 
 Shapes: B batch, S source length, T target length, d model width, H hidden size of the attention, K size of a state.
-Where there is a mask, True is a real word. All of it is computed in float32 or float64, whatever the inputs are.
+Where there is a mask, True is a real word. Scores and recurrences are in float32 or float64, whatever the inputs are.
 """
 
 import torch
@@ -36,7 +36,7 @@ def attention_contexts(
             real = mask.unsqueeze(1)
             # the lowest number, not -inf: a row of padding alone must stay finite
             weights = scores.masked_fill(~real, torch.finfo(dtype).min).softmax(dim=-1) * real
-        return (weights @ values.to(dtype)).to(values.dtype), weights
+        return weights.to(values.dtype) @ values, weights
 
 
 # traced, the loop would be unrolled, and compiled anew for every length
