@@ -13,7 +13,7 @@ from .capsule_operators import check_aggregation
 CAPSULE_INPUTS = ("all_layers", "own_layer")
 LINEAR_INPUTS = ("layers", "votes")
 AGGREGATION_INITS = ("identity", "paper")
-GUIDED_ROUTINGS = ("none", "routing", "classifier", "attention")
+GUIDED_ROUTINGS = ("none", "routing", "classifier", "attention", "recurrent")
 GUIDED_LOSSES = ("bow_loss_weight", "bca_loss_weight")
 GUIDED_LOSS_NORMALIZATIONS = ("sentence", "token")
 # fields whose default is d_model
@@ -47,10 +47,11 @@ class CapsuleConfigMixin:
         em_inverse_temperature (`float`): final value of the inverse temperature lambda of Eq. 14.
         guided_routing (`str`): how the source words are assigned to PAST and FUTURE contents at each decoding step
             (Zheng et al. 2019): "none", "routing" (guided dynamic routing, Alg. 1), or the paper's baselines
-            "classifier" (CLF) and "attention" (ATTN).
-        num_past_capsules, num_future_capsules (`int`): J/2 capsules each, so both must be the same number.
+            "classifier" (CLF), "attention" (ATTN) and "recurrent" (PFRNN, Zheng et al. 2018).
+        num_past_capsules, num_future_capsules (`int`): J/2 capsules each, so both must be the same number. With
+            "recurrent" PAST and FUTURE have one state each, of the size of these capsules together.
         num_redundant_capsules (`int`): capsules for words of neither group, 0 for none. "classifier" then has three
-            classes instead of two; "attention" has no such group.
+            classes instead of two; "attention" and "recurrent" have no such group.
         guided_capsule_size (`int`): d_c, the size of one of these capsules.
         guided_hidden_size (`int`): hidden size of the FeedForward that reads the capsules, which the paper does not
             give. Defaults to d_model.
@@ -229,7 +230,7 @@ class CapsuleConfigMixin:
             if weight > 0 and self.guided_routing == "none":
                 raise ValueError(
                     f"{name}={weight} needs PAST and FUTURE contents: set guided_routing to 'routing', "
-                    "'classifier' or 'attention', or the weight to 0"
+                    "'classifier', 'attention' or 'recurrent', or the weight to 0"
                 )
 
     def validate_sizes(self) -> None:

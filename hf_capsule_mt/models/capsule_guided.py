@@ -1,7 +1,8 @@
-"""Modules that own the parameters of guided routing: PAST and FUTURE source contents (Zheng et al. 2019).
+"""Modules that own the parameters of guided routing: PAST and FUTURE source contents (Zheng et al. 2019, 2018).
 
 Shapes: B batch, S source length, T target length, d model width, N capsules of size D (PAST, FUTURE and, with
-"routing", REDUNDANT ones, in this order), G groups of capsules, V vocabulary.
+"routing", REDUNDANT ones, in this order), G groups of capsules, K size of all capsules of PAST, or all of FUTURE, V
+vocabulary.
 
 What depends on the source alone, the votes and their part of the scores, is in `GuidedSource`, which belongs to the
 encoder: it runs once per source sentence. What depends on the decoding step is in a `GuidedHead`, between the decoder
@@ -16,8 +17,10 @@ from torch import Tensor, nn
 from transformers import initialization as init
 from transformers.activations import ACT2FN
 
+from .capsule_cache import GuidedCacheLayer
 from .capsule_layers import CapsuleLinear, CapsuleMatrix, InitialisesItself, is_plain_projection
 from .capsule_losses import bag_of_words_logits_loss, bag_of_words_loss, content_agreement_loss
+from .capsule_past_future import attention_contexts, recurrent_states
 from .capsule_routing import (
     RoutingOutput,
     guided_attention,
@@ -39,7 +42,10 @@ class GuidedSource(nn.Module):
     With "routing" also the capsules of the first iteration, whose assignment is uniform at every decoding step.
 
     The keys are W_v v_ij, one per capsule, for "routing" (the block of W_b in Eq. 7 that reads the votes); W_h h_i for
-    "classifier"; W_h^g h_i, one per group, for "attention".
+    "classifier" and "recurrent"; W_h^g h_i, one per group, for "attention".
+
+    "recurrent" has no vote matrices, as its attention reads h_i itself; its first FUTURE state is a summary of the
+    source, ``tanh(W_0 mean_i h_i + b_0)``.
 
     Capsules (and groups) come before positions in memory, [B, N, S, D], as routing multiplies their matrices:
     otherwise every decoding step would reorder them.
@@ -50,9 +56,13 @@ class GuidedSource(nn.Module):
         width, size = config.d_model, config.guided_capsule_size
         self.capsule_size = size
         self.system = config.guided_routing
-        self.vote_proj = CapsuleLinear(
-            width, num_guided_capsules(config) * size, 1 / math.sqrt(width), bias_value=None
-        )
+        self.vote_proj: CapsuleLinear | None = None
+        self.summary_proj: CapsuleLinear | None = None
+        if self.system == "recurrent":
+            self.summary_proj = CapsuleLinear(width, config.num_future_capsules * size, 1 / math.sqrt(width))
+        else:
+            votes = num_guided_capsules(config) * size
+            self.vote_proj = CapsuleLinear(width, votes, 1 / math.sqrt(width), bias_value=None)
         self.key_proj: CapsuleLinear | None = None
         if self.system != "routing":
             outputs = size * (2 if self.system == "attention" else 1)
@@ -66,9 +76,13 @@ class GuidedSource(nn.Module):
         Returns:
             votes [B, N, S, D]; keys: [B, N, S, D] for "routing" ([B, N, S, 0] with one iteration, which scores
             nothing), [B, S, D] for "classifier", [B, 2, S, D] for "attention"; and first capsules [B, N, 1, D] for
-            "routing", None otherwise.
+            "routing", None otherwise. For "recurrent" h itself [B, 1, S, d], keys [B, S, D] and the first FUTURE state
+            [B, K].
         """
-        votes = self._split(self.vote_proj(hidden_states))
+        if self.summary_proj is not None:
+            keys = cast(nn.Linear, self.key_proj)(hidden_states)
+            return hidden_states.unsqueeze(1), keys, self.summary_proj(_mean(hidden_states, mask)).tanh()
+        votes = self._split(cast(nn.Linear, self.vote_proj)(hidden_states))
         if self.system == "routing":
             keys = votes[..., :0] if self.key_proj is None else self.key_proj(votes)
             return votes, keys, uniform_capsules(votes.transpose(1, 2), mask)
@@ -78,6 +92,14 @@ class GuidedSource(nn.Module):
     def _split(self, inputs: Tensor) -> Tensor:
         """[B, S, N * D] as [B, N, S, D]."""
         return inputs.unflatten(-1, (-1, self.capsule_size)).transpose(1, 2).contiguous()
+
+
+def _mean(states: Tensor, mask: Tensor | None) -> Tensor:
+    """Mean over the real words, [B, d], of states [B, S, d]; zero for a row of padding alone."""
+    if mask is None:
+        return states.mean(dim=1)
+    real = mask.unsqueeze(-1)
+    return (states * real).sum(dim=1) / real.sum(dim=1).clamp_min(1)
 
 
 class GuidedOutput(NamedTuple):
@@ -105,11 +127,16 @@ class GuidedHead(InitialisesItself, nn.Module):
     The losses' projections exist only where the loss has a weight.
     """
 
+    # whether a step needs the steps before it
+    recurrent = False
+
     def __init__(self, config) -> None:
         super().__init__()
         width, size = config.d_model, config.guided_capsule_size
         self.num_past, self.num_future = config.num_past_capsules, config.num_future_capsules
-        self.scale = math.sqrt(size)
+        # dimensions over which a length of about one is spread; the dimensions of a recurrent state are of unit size
+        spread = 1 if self.recurrent else size
+        self.scale = math.sqrt(spread)
         self.normalization = config.guided_loss_normalization
         # w of the scores, [D] or [G, D]; None where nothing is scored
         self.score_weight: nn.Parameter | None = None
@@ -130,7 +157,7 @@ class GuidedHead(InitialisesItself, nn.Module):
         self.bca_proj: nn.ModuleDict | None = None
         if config.bca_loss_weight > 0:
             # z has dimensions of unit size, a capsule has a length of about one
-            std = 1 / math.sqrt(width * size)
+            std = 1 / math.sqrt(width * spread)
             self.bca_proj = nn.ModuleDict(
                 {bag: CapsuleMatrix(width, features, std) for bag, features in capsules.items()}
             )
@@ -144,7 +171,10 @@ class GuidedHead(InitialisesItself, nn.Module):
         self, states: Tensor, votes: Tensor, keys: Tensor, first_capsules: Tensor | None, mask: Tensor | None
     ) -> GuidedOutput:
         """states: z, [B, T, d]; votes, keys, first_capsules: from GuidedSource; mask: [B, S], True for a real word."""
-        routed = self.route(states, votes.transpose(1, 2), keys, first_capsules, mask)
+        return self.read(states, self.route(states, votes.transpose(1, 2), keys, first_capsules, mask))
+
+    def read(self, states: Tensor, routed: RoutingOutput) -> GuidedOutput:
+        """states: z, [B, T, d]; routed: with capsules [B, T, >= P + F, D]."""
         past = routed.capsules[..., : self.num_past, :].flatten(-2)
         future = routed.capsules[..., self.num_past : self.num_past + self.num_future, :].flatten(-2)
         inputs = torch.cat([states, self.scale * past, self.scale * future], dim=-1)
@@ -283,7 +313,77 @@ class AttentionHead(GuidedHead):
         )
 
 
-GUIDED_HEADS = {"routing": RoutingHead, "classifier": ClassifierHead, "attention": AttentionHead}
+class RecurrentHead(GuidedHead):
+    """PFRNN (Zheng et al. 2018): PAST and FUTURE layers over the contexts of an additive attention of z over h.
+
+    PAST is a GRU that starts at zero, FUTURE one that takes contexts away ("inside minus") from a summary of the
+    source. A step reads the states before its own context: they are of the words before it and of those still to come.
+    """
+
+    recurrent = True
+    score_weight: nn.Parameter
+
+    def __init__(self, config) -> None:
+        super().__init__(config)
+        width, size = config.d_model, config.guided_capsule_size
+        self.capsule_size = size
+        self.state_proj = CapsuleLinear(width, size, 1 / math.sqrt(width), bias_value=None)
+        self.score_weight = nn.Parameter(torch.empty(size))
+        sizes = {"past": self.num_past * size, "future": self.num_future * size}
+        # W and b of the gates and of the candidate, and U
+        self.context_proj = nn.ModuleDict(
+            {layer: CapsuleLinear(width, 3 * state, 1 / math.sqrt(width)) for layer, state in sizes.items()}
+        )
+        self.transition = nn.ModuleDict(
+            {layer: CapsuleMatrix(state, 3 * state, 1 / math.sqrt(state)) for layer, state in sizes.items()}
+        )
+
+    def forward(
+        self,
+        states: Tensor,
+        votes: Tensor,
+        keys: Tensor,
+        first_capsules: Tensor | None,
+        mask: Tensor | None,
+        real_steps: Tensor | None = None,
+        memory: GuidedCacheLayer | None = None,
+    ) -> GuidedOutput:
+        """As in the other heads, with h [B, 1, S, d] and the first FUTURE state [B, K] from GuidedSource.
+
+        real_steps: [B, T], False for padding of the target, which leaves the states as they are. memory: what is known
+        after the steps before; it is brought up to date.
+
+        The agreement is how much attention each source word had before a step, at most 1, and the rest of it.
+        """
+        values, first = votes.squeeze(1), cast(Tensor, first_capsules)
+        contexts, weights = attention_contexts(values, keys, self.state_proj(states), self.score_weight, mask)
+        before = None if memory is None else memory.state()
+        if before is None:
+            before = torch.cat([torch.zeros_like(first), first], dim=-1), torch.zeros_like(weights[:, 0])
+        starts, read = before
+        layers = {}
+        for layer, start in zip(("past", "future"), starts.chunk(2, dim=-1), strict=True):
+            inputs, transition = self.context_proj[layer](contexts), self.transition[layer]()
+            layers[layer] = recurrent_states(inputs, transition, start, layer == "future", real_steps)
+        if real_steps is not None:
+            weights = weights * real_steps.unsqueeze(-1)
+        coverage = torch.cat([read.unsqueeze(1), weights], dim=1).cumsum(dim=1)
+        both = torch.cat([layers["past"], layers["future"]], dim=-1)
+        if memory is not None:
+            memory.update(both[:, -1], coverage[:, -1], steps=states.shape[1])
+        # not the last ones, but with a gradient, if of zeros: every parameter has one in every batch
+        capsules = both[:, :-1].to(states.dtype).unflatten(-1, (-1, self.capsule_size))
+        done = coverage[:, :-1].clamp(max=1)
+        left = 1 - done if mask is None else (1 - done) * mask.unsqueeze(1)
+        return self.read(states, RoutingOutput(capsules, torch.stack([done, left], dim=-1)))
+
+
+GUIDED_HEADS = {
+    "routing": RoutingHead,
+    "classifier": ClassifierHead,
+    "attention": AttentionHead,
+    "recurrent": RecurrentHead,
+}
 
 
 def guided_head(config) -> GuidedHead | None:

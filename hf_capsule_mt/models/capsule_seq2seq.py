@@ -21,6 +21,7 @@ from transformers.modeling_outputs import (
 from transformers.utils import ModelOutput
 from transformers.utils.output_capturing import maybe_install_capturing_hooks
 
+from .capsule_cache import guided_cache_layer
 from .capsule_guided import GuidedOutput, GuidedSource
 from .capsule_kernels import cross_entropy, linear_cross_entropy
 from .capsule_layers import InitialisesItself, LayerAggregation, is_plain_projection
@@ -93,7 +94,8 @@ class CapsuleSeq2SeqLMOutput(Seq2SeqLMOutput):
             iteration, R tensors [B, S, M]; 0 for padding; only with output_agreements=True and such a memory.
         guided_assignment: probability of each source word in the groups PAST, FUTURE and REDUNDANT (if there is one)
             at each decoding step, last iteration, [B, T, S, G]; 0 for padding; only with output_agreements=True and
-            guided routing. The groups of a word add up to one; with "attention" the words of a group do.
+            guided routing. The groups of a word add up to one; with "attention" the words of a group do. With
+            "recurrent" PAST is how much attention a word has had before, at most 1.
         translation_loss, bow_loss, bca_loss: the label-smoothed cross-entropy and the unweighted guided losses, each
             divided by the number of target tokens; only with labels and a guided loss in the config.
     """
@@ -422,7 +424,7 @@ class CapsuleForConditionalGenerationMixin(CapsulePreTrainedMixin):
             return_dict=True,
             **kwargs,
         )
-        guided = self._guide(outputs, attention_mask)
+        guided = self._guide(outputs, attention_mask, decoder_attention_mask)
         context = outputs.last_hidden_state if guided is None else guided.context
         if labels is not None:
             labels = labels.to(context.device)
@@ -442,13 +444,41 @@ class CapsuleForConditionalGenerationMixin(CapsulePreTrainedMixin):
         )
         return _as_asked(result, return_dict, self.config)
 
-    def _guide(self, outputs: CapsuleSeq2SeqModelOutput, attention_mask: Tensor | None) -> GuidedOutput | None:
-        """Guided routing on top of the decoder, if there is any."""
+    @property
+    def _is_stateful(self) -> bool:
+        """Whether the states of generation cannot be taken back by some tokens, as assisted decoding would need."""
+        return super()._is_stateful or (self.guided_head is not None and self.guided_head.recurrent)
+
+    def _valid_auto_compile_criteria(self, *args: Any, **kwargs: Any) -> bool:
+        """As in transformers; never where a head keeps states, whose tensors are new ones at every step."""
+        if self.guided_head is not None and self.guided_head.recurrent:
+            return False
+        return super()._valid_auto_compile_criteria(*args, **kwargs)
+
+    def _guide(
+        self,
+        outputs: CapsuleSeq2SeqModelOutput,
+        attention_mask: Tensor | None,
+        decoder_attention_mask: Tensor | None = None,
+    ) -> GuidedOutput | None:
+        """Guided routing on top of the decoder, if there is any.
+
+        decoder_attention_mask: [B, >= T], whose last columns are those of these steps; a mask of another form, which
+        says of every step what it may read, says nothing of padding.
+        """
         if self.guided_head is None:
             return None
+        states = outputs.last_hidden_state
         source = (outputs.guided_votes, outputs.guided_keys, outputs.guided_capsules)
         mask = source_mask(attention_mask, outputs.guided_votes.shape[2])
-        return self.guided_head(outputs.last_hidden_state, *source, mask)
+        if not self.guided_head.recurrent:
+            return self.guided_head(states, *source, mask)
+        steps = states.shape[1]
+        real_steps = None
+        if decoder_attention_mask is not None and decoder_attention_mask.dim() == 2:
+            real_steps = decoder_attention_mask[:, -steps:].bool()
+        memory = guided_cache_layer(outputs.past_key_values, steps)
+        return self.guided_head(states, *source, mask, real_steps, memory)
 
     def _project(self, context: Tensor, labels: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """Logits [B, T, V] of the context [B, T, d], and the label-smoothed cross-entropy, summed over target tokens.

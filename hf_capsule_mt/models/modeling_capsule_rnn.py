@@ -12,12 +12,12 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 from transformers import GenerationMixin, PreTrainedModel
-from transformers.cache_utils import Cache, CacheLayerMixin
 from transformers.modeling_outputs import BaseModelOutput, BaseModelOutputWithPastAndCrossAttentions
 from transformers.utils import can_return_tuple
 
+from .capsule_cache import RecurrentCache
 from .capsule_guided import guided_head
-from .capsule_recurrent import AdditiveAttention, RNNDecoderLayer, RNNEncoderLayer, SourceMemory, State, reorder
+from .capsule_recurrent import AdditiveAttention, RNNDecoderLayer, RNNEncoderLayer, SourceMemory, reorder
 from .capsule_seq2seq import (
     AggregatingDecoderMixin,
     AggregatingEncoderMixin,
@@ -29,48 +29,6 @@ from .capsule_seq2seq import (
     source_mask,
 )
 from .configuration_capsule_rnn import CapsuleRNNConfig
-
-
-class RecurrentCacheLayer(CacheLayerMixin):
-    """State of one LSTM layer under generate(): h and c, [B, d] each, in the places of keys and values."""
-
-    supports_early_init = False
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.cumulative_length = 0
-
-    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        self.dtype, self.device = key_states.dtype, key_states.device
-        self.is_initialized = True
-
-    def update(self, key_states: Tensor, value_states: Tensor, steps: int = 1, **kwargs: Any) -> State:
-        """Replaces h and c by those after `steps` more steps."""
-        if not self.is_initialized:
-            self.lazy_initialization(key_states, value_states)
-        self.keys, self.values = key_states, value_states
-        self.cumulative_length += steps
-        return self.keys, self.values
-
-    def state(self) -> State | None:
-        """h and c, or None before the first step."""
-        return (self.keys, self.values) if self.cumulative_length > 0 else None
-
-    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        return query_length, 0
-
-    def get_seq_length(self) -> int:
-        return self.cumulative_length
-
-    def get_max_length(self) -> int:
-        return -1
-
-
-class RecurrentCache(Cache):
-    """States of all LSTM layers of a decoder; its size does not depend on the number of steps."""
-
-    def __init__(self, num_layers: int) -> None:
-        super().__init__(layers=[RecurrentCacheLayer() for _ in range(num_layers)])
 
 
 class CapsuleRNNPreTrainedModel(CapsulePreTrainedMixin, PreTrainedModel):

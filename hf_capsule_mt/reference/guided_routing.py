@@ -5,6 +5,7 @@ outputs are float64 tensors; gradients flow through autograd.
 
 Shapes: S source words, T target length, N output capsules, D size of a capsule, d model width, H hidden size, V
 vocabulary. CLF and ATTN are described in prose only (section 4.3 and footnote 5); their formulas are the project's.
+PFRNN is Zheng et al. 2018, with K for the size of a state.
 """
 
 import torch
@@ -65,6 +66,45 @@ def guided_attention(
         attentions.append(softmax([(w[g] * torch.tanh(w_z[g] @ z + w_h[g] @ h_i)).sum() for h_i in h]))
     a = [[attention[i] for attention in attentions] for i in range(len(h))]
     return _weighted_votes(h, w_votes, a, group_sizes), torch.stack([torch.stack(row) for row in a])
+
+
+def past_and_future_layers(
+    h: Tensor, z: Tensor, attention: dict[str, Tensor], past: dict[str, Tensor], future: dict[str, Tensor]
+) -> tuple[Tensor, Tensor, Tensor]:
+    """PFRNN: the PAST layer, a GRU, and the FUTURE layer, a GRU with inside minus, for all steps of one sentence.
+
+    h: [S, d], z: [T, d]; attention: "w_h" and "w_z" [H, d], "w" [H]; past and future: "w_r", "w_u", "w_n" [K, d],
+    "u_r", "u_u", "u_n" [K, K], "b_r", "b_u", "b_n" [K], and in future "w_0" [K, d] and "b_0" [K]. Returns the PAST and
+    FUTURE states that a step reads, [T, K] each, and the attention that each source word had before it, [T, S].
+    """
+    s_past = h.new_zeros(len(past["b_r"]))  # nothing is translated
+    s_future = torch.tanh(future["w_0"] @ (sum(h_i for h_i in h) / len(h)) + future["b_0"])  # everything is left
+    covered = [h.new_zeros(()) for _ in h]
+    read: list[tuple[Tensor, Tensor, Tensor]] = []
+    for z_t in z:
+        read.append((s_past, s_future, torch.stack(covered)))
+        a = softmax(
+            [(attention["w"] * torch.tanh(attention["w_z"] @ z_t + attention["w_h"] @ h_i)).sum() for h_i in h]
+        )
+        c = sum(a_i * h_i for a_i, h_i in zip(a, h, strict=True))
+        covered = [covered_i + a_i for covered_i, a_i in zip(covered, a, strict=True)]
+
+        r, u = _gates(past, c, s_past)
+        candidate = torch.tanh(past["w_n"] @ c + past["b_n"] + r * (past["u_n"] @ s_past))
+        s_past = u * s_past + (1 - u) * candidate
+
+        r, u = _gates(future, c, s_future)
+        candidate = torch.tanh(future["u_n"] @ s_future - r * (future["w_n"] @ c + future["b_n"]))
+        s_future = u * s_future + (1 - u) * candidate
+    states = [torch.stack(values) for values in zip(*read, strict=True)]
+    return states[0], states[1], states[2]
+
+
+def _gates(w: dict[str, Tensor], c: Tensor, s: Tensor) -> tuple[Tensor, Tensor]:
+    """Reset and update gate of a GRU, [K] each."""
+    r = torch.sigmoid(w["w_r"] @ c + w["u_r"] @ s + w["b_r"])
+    u = torch.sigmoid(w["w_u"] @ c + w["u_u"] @ s + w["b_u"])
+    return r, u
 
 
 def bag_of_words_loss(

@@ -120,7 +120,7 @@ class ModelArguments:
     aggregation_init: Literal["identity", "paper"] | None = argument("New model: identity.")
     aggregation_hidden_size: int | None = argument("Hidden size of the vote networks; new model: d_model.")
     em_inverse_temperature: float | None = argument("Final inverse temperature of EM routing; new model: 1.")
-    guided_routing: Literal["none", "routing", "classifier", "attention"] | None = argument(
+    guided_routing: Literal["none", "routing", "classifier", "attention", "recurrent"] | None = argument(
         "How source words are assigned to PAST and FUTURE at each step (Zheng et al. 2019); new model: none."
     )
     num_past_capsules: int | None = argument("As many as num_future_capsules; new model: 2.")

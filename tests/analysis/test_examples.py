@@ -24,6 +24,7 @@ SYSTEMS = {
         dict(aggregation="none", guided_routing="classifier", num_redundant_capsules=0),
         ["guided"],
     ),
+    "recurrent": (rnn_model, dict(source_memory="attention", guided_routing="recurrent"), ["guided"]),
     "capsnmt": (rnn_model, dict(source_memory="capsule"), ["memory"]),
     "everything": (
         rnn_model,
@@ -54,7 +55,10 @@ def test_is_what_the_model_did(name, tokenizer):
     assert (source, target) == (batch["input_ids"].shape[1], batch["labels"].shape[1])
     if "guided" in parts:
         assignment = np.array(data["guided"]["assignment"])
-        assert data["guided"]["groups"] == ["PAST", "FUTURE", "REDUNDANT"][: 2 if name == "classifier" else 3]
+        assert (
+            data["guided"]["groups"]
+            == ["PAST", "FUTURE", "REDUNDANT"][: 2 if name in ("classifier", "recurrent") else 3]
+        )
         np.testing.assert_allclose(assignment, output.guided_assignment[0], atol=6e-5)
     if "memory" in parts:
         expected = torch.stack(output.source_agreements)[:, 0]

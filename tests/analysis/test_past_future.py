@@ -183,7 +183,7 @@ class TestProbe:
         assert (result.decisions, result.sentences) == (36, 2)
         assert result.majority_accuracy == pytest.approx(19 / 36)
 
-    @pytest.mark.parametrize("system", ["routing", "classifier", "attention", "rnmt"])
+    @pytest.mark.parametrize("system", ["routing", "classifier", "attention", "recurrent", "rnmt"])
     def test_real_model_in_any_batches(self, corpus, system):
         pairs, tokenizer = corpus
         model = guided_model(tokenizer, system, bow_loss_weight=1.0)
@@ -242,7 +242,7 @@ class TestOverlap:
 
 
 class TestFittedPredictor:
-    @pytest.mark.parametrize("system", ["routing", "classifier", "attention", "rnmt"])
+    @pytest.mark.parametrize("system", ["routing", "classifier", "attention", "recurrent", "rnmt"])
     def test_trains_the_projections_alone(self, corpus, system):
         pairs, tokenizer = corpus
         model = guided_model(tokenizer, system).train()

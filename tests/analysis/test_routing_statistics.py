@@ -32,6 +32,7 @@ SYSTEMS = {
     "bart": (bart_model, dict(aggregation="dynamic_routing", guided_routing="routing"), [*BOTH_STACKS, "guided"]),
     "attention": (capsule_model, dict(aggregation="none", guided_routing="attention"), ["guided"]),
     "classifier": (capsule_model, dict(aggregation="none", guided_routing="classifier"), ["guided"]),
+    "recurrent": (capsule_model, dict(aggregation="none", guided_routing="recurrent"), ["guided"]),
     "capsnmt": (rnn_model, dict(source_memory="capsule"), ["memory"]),
     "everything": (
         rnn_model,

@@ -19,12 +19,14 @@ from tiny_translation import SOURCES, tiny_model, tiny_tokenizer
 FAMILIES = ("marian", "bart", "rnn")
 SYSTEMS = {"aggregation": "em_routing", "num_capsules": 13, "guided_routing": "routing", "bow_loss_weight": 1.0}
 SHARED_CODE = {
+    "capsule_cache.py",
     "capsule_configuration.py",
     "capsule_guided.py",
     "capsule_kernels.py",
     "capsule_layers.py",
     "capsule_losses.py",
     "capsule_operators.py",
+    "capsule_past_future.py",
     "capsule_routing.py",
     "capsule_seq2seq.py",
     "pipeline_translation.py",

@@ -35,6 +35,7 @@ SYSTEMS = {
     "gdr on em": {"aggregation": "em_routing", "num_capsules": 4, "guided_routing": "routing", **LOSSES},
     "classifier": {"aggregation": "none", "guided_routing": "classifier", **LOSSES},
     "attention": {"aggregation": "none", "guided_routing": "attention", **LOSSES},
+    "recurrent on em": {"aggregation": "em_routing", "num_capsules": 4, "guided_routing": "recurrent", **LOSSES},
 }
 systems = pytest.mark.parametrize("system", SYSTEMS.values(), ids=SYSTEMS.keys())
 # what Facebook's own checkpoints have in their config.json beside the fields

@@ -31,7 +31,10 @@ BAD_VALUES = {
     "init": ({"aggregation_init": "zero"}, "choose one of identity, paper"),
     "hidden size": ({"aggregation_hidden_size": 0}, "aggregation_hidden_size=0 must be at least 1"),
     "temperature": ({"em_inverse_temperature": 0}, "em_inverse_temperature=0 must be greater than 0"),
-    "unknown guided routing": ({"guided_routing": "gdr"}, "choose one of none, routing, classifier, attention"),
+    "unknown guided routing": (
+        {"guided_routing": "gdr"},
+        "choose one of none, routing, classifier, attention, recurrent",
+    ),
     "odd number of capsules": (
         {"num_past_capsules": 3},
         "num_past_capsules=3 and num_future_capsules=2 must be the same",

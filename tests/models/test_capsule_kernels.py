@@ -300,6 +300,7 @@ MODELS = {
     ),
     "classifier": {"guided_routing": "classifier", "bow_loss_weight": 1.0},
     "attention": {"guided_routing": "attention", "bow_loss_weight": 1.0},
+    "recurrent": {"guided_routing": "recurrent", "bow_loss_weight": 1.0},
     "hybrid memory": {"source_memory": "hybrid"},
 }
 

@@ -55,6 +55,7 @@ SYSTEMS = {
     },
     "classifier": {"aggregation": "none", "guided_routing": "classifier", **BOTH_LOSSES},
     "attention": {"aggregation": "none", "guided_routing": "attention", **BOTH_LOSSES},
+    "recurrent": {"aggregation": "none", "guided_routing": "recurrent", **BOTH_LOSSES},
 }
 systems = pytest.mark.parametrize("system", SYSTEMS.values(), ids=SYSTEMS.keys())
 aggregations = pytest.mark.parametrize("aggregation", AGGREGATIONS)

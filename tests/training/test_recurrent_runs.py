@@ -26,6 +26,7 @@ SYSTEMS = {
     },
     "capsnmt": {"num_source_capsules": 3},
     "rnmt + gdr": {"source_memory": "attention", "guided_routing": "routing", **LOSSES},
+    "rnmt + pfrnn": {"source_memory": "attention", "guided_routing": "recurrent", **LOSSES},
     "hybrid + em": {"source_memory": "hybrid", "aggregation": "em_routing"},
 }
 
