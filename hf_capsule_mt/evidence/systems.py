@@ -38,6 +38,7 @@ GUIDED_SYSTEMS = {
     ),
     "clf": System(f'guided_routing="classifier", {BOTH}', "CLF + BOW + BCA", "-", "guided_classifier"),
     "attn": System(f'guided_routing="attention", {BOTH}', "ATTN + BOW + BCA", "-", "guided_attention"),
+    "pfrnn": System(f'guided_routing="recurrent", {BOTH}', "PFRNN + BOW + BCA", "-", "-"),
 }
 ABLATIONS = {
     "share_routing_weights": "True",
