@@ -24,11 +24,13 @@ SYSTEMS = {
     "guided_routing": {"aggregation": "none", "guided_routing": "routing", **LOSSES},
     "guided_classifier_on_em": {"aggregation": "em_routing", "guided_routing": "classifier", **LOSSES},
     "guided_attention": {"aggregation": "none", "guided_routing": "attention", **LOSSES},
+    "guided_recurrent": {"aggregation": "none", "guided_routing": "recurrent", **LOSSES},
 }
 BASE = {"share_routing_weights": True, "position_aware_routing": False, "separable_scoring": False}
 RECURRENT = {
     "rnn_simple": {"source_memory": "simple"},
     "rnn_capsule_base": {"source_memory": "capsule", **BASE},
+    "rnn_capsule_calibrated": {"source_memory": "capsule", **CALIBRATED},
     "rnn_hybrid_guided_on_em": {
         "source_memory": "hybrid",
         "aggregation": "em_routing",
