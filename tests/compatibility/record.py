@@ -13,6 +13,7 @@ sys.path.insert(0, str(HERE.parent))
 import torch  # noqa: E402 (the path comes first)
 
 from hf_capsule_mt import __version__  # noqa: E402
+from hf_capsule_mt.models.configuration_capsule_rnn import CALIBRATED  # noqa: E402
 from tiny_models import bart_model, capsule_model, rnn_model, sentence_batch  # noqa: E402
 
 LOSSES = {"bow_loss_weight": 1.0, "bca_loss_weight": 0.5}
