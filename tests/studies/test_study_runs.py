@@ -12,7 +12,7 @@ import pytest
 import hf_capsule_mt.studies.runner as runner
 from hf_capsule_mt.files import only_writer
 from hf_capsule_mt.studies.command import main
-from hf_capsule_mt.studies.study_file import read_study
+from hf_capsule_mt.studies.study_file import PACKAGED, read_study
 
 
 def order(folder: Path) -> list[str]:
@@ -179,7 +179,7 @@ def test_study_that_is_not_there_and_numbers_that_make_no_sense(write_study, cap
     assert "--jobs must be at least 1, got 0" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", ["grammar", "multi30k"])
+@pytest.mark.parametrize("name", sorted(path.stem for path in PACKAGED.glob("*.yaml")))
 def test_studies_of_the_package_are_valid(name, monkeypatch, tmp_path):
     from hf_capsule_mt.studies.study_file import find_study, read_study, resolve_arguments
 
