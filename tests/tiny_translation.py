@@ -18,6 +18,7 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
+from hf_capsule_mt.evidence.recorded import RECORDS
 from hf_capsule_mt.hub.conversion import convert
 from tiny_models import open_gates
 
@@ -31,7 +32,7 @@ PAIRS = {
 }
 SOURCES, TARGETS = list(PAIRS), list(PAIRS.values())
 # results of a run, and the values of a card
-RESULTS = Path(__file__).resolve().parents[1] / "results" / "grammar" / "em_routing.json"
+RESULTS = RECORDS / "grammar" / "em_routing.json"
 CARD = """
 title: A tiny model
 description: It knows six sentences by heart.

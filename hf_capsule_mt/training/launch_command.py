@@ -15,14 +15,14 @@ from pathlib import Path
 
 from ..command import run_command
 
-PROGRAM = "hf_capsule_mt launch-config"
+PROGRAM = "hf-capsule-mt launch-config"
 CONFIGS = Path(__file__).parent / "accelerate"
 
 
 def main(argv: Sequence[str]) -> int:
     """Run the command line; returns the exit status."""
     parser = argparse.ArgumentParser(
-        prog=f"python -m {PROGRAM}", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog=PROGRAM, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("name", nargs="?", help="of the configuration")
     name = parser.parse_args(argv).name

@@ -232,7 +232,7 @@ def test_nothing_is_wider_than_the_window(show, report):
     page = show(report, with_figures=True)
     run = page.browser.execute_script
     images = "return [...document.querySelectorAll('figure img')].map((image) => [image.complete, image.naturalWidth])"
-    assert len(run(images)) == 8
+    assert len(run(images)) == 7
     assert all(complete and natural > 300 for complete, natural in run(images))
     run("document.querySelectorAll('details').forEach((node) => { node.open = true; })")
     for width in (360, 1280):
