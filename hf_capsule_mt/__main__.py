@@ -4,6 +4,7 @@ Train, distil, convert, publish, translate, score and study capsule models.
     hf-capsule-mt train                                        the embedded corpus: a few minutes, no download
     hf-capsule-mt train multi30k/em_routing --data_dir DATA    a recipe, by name or path
     hf-capsule-mt data multi30k --output DATA                  fetch a parallel corpus
+    hf-capsule-mt prepare PREFIX --languages en de --output LC   text as the published Multi30k is
     hf-capsule-mt study run grammar                            systems with several seeds each; then study table
     hf-capsule-mt launch-config fsdp                           where the configuration for `accelerate launch` is
     hf-capsule-mt distill multi30k/distill                     translate a training corpus with a teacher
@@ -29,6 +30,7 @@ COMMANDS = {
     "data": "hf_capsule_mt.data.fetch",
     "distill": "hf_capsule_mt.training.distillation",
     "launch-config": "hf_capsule_mt.training.launch_command",
+    "prepare": "hf_capsule_mt.data.prepare",
     "publish": "hf_capsule_mt.hub.publishing",
     "report": "hf_capsule_mt.analysis.report_command",
     "score": "hf_capsule_mt.evaluation.score_command",

@@ -24,7 +24,11 @@ from hf_capsule_mt.training.distillation import parse_distillation
 
 ROOT = Path(__file__).parents[2]
 # Those of `hf-capsule-mt distill` are another command's, see test_distillation.py; bases are only extended.
-BASES = ["3am/base", "multi30k/base", "multi30k/base_continued", "multi30k/base_guided", "multi30k/base_recurrent"]
+BASES = [
+    "3am/base",
+    "multi30k_lc/base",
+    *(f"multi30k/base{kind}" for kind in ("", "_continued", "_guided", "_recurrent")),
+]
 RECIPES = [name for name in recipe_names() if Path(name).name != "distill"]
 RECORDED = [
     path
