@@ -7,6 +7,7 @@ from pathlib import Path
 
 from ..files import write_whole
 from .agreement import disagreements
+from .claims import claims_table
 from .recorded import ROOT, load
 from .reliability_tables import full_disk_table, kills_table, numerics_table, properties_table
 from .speed_tables import (
@@ -42,7 +43,7 @@ def all_tables() -> Tables:
             "past_future": past_future_table(),
             "speed": speed_table(load("speed/speed_base.json"), load("speed/memory_base.json")),
         },
-        "docs/results.md": {"single_runs": single_runs_table()},
+        "docs/results.md": {"claims": claims_table(), "single_runs": single_runs_table()},
         "docs/speed.md": {
             "allocator": allocator_table(load("speed/speed_base.json"), load("speed/speed_base_kept_pages.json")),
             "operators": operators_table(load("speed/speed_yardstick.json")),
