@@ -128,6 +128,7 @@ SYSTEMS = {
     "guided_routing_bow_bca": _marian(guided_routing="routing", **_BOTH),
     "guided_classifier": _marian(guided_routing="classifier", **_BOTH),
     "guided_attention": _marian(guided_routing="attention", **_BOTH),
+    "guided_recurrent": _marian(guided_routing="recurrent", **_BOTH),
     "em_routing_guided": _marian(aggregation="em_routing", guided_routing="routing"),
     "bart": System("bart"),
     "bart_none": System("bart", {"aggregation": "none"}),
@@ -135,6 +136,16 @@ SYSTEMS = {
     "rnn_simple": System("rnn", {"source_memory": "simple"}),
     "rnn_capsule": System("rnn", {"source_memory": "capsule"}),
     "rnn_capsule_balanced": System("rnn", {"source_memory": "capsule", "balanced_routing": True}),
+    "rnn_capsule_calibrated": System(
+        "rnn",
+        {
+            "source_memory": "capsule",
+            "capsule_output": "mean",
+            "message_activation": "linear",
+            "routing_positions": "scores",
+            "balanced_routing": True,
+        },
+    ),
     "rnn_attention": System("rnn", {"source_memory": "attention"}),
     "rnn_hybrid": System("rnn", {"source_memory": "hybrid"}),
 }

@@ -38,7 +38,7 @@ GUIDED_SYSTEMS = {
     ),
     "clf": System(f'guided_routing="classifier", {BOTH}', "CLF + BOW + BCA", "-", "guided_classifier"),
     "attn": System(f'guided_routing="attention", {BOTH}', "ATTN + BOW + BCA", "-", "guided_attention"),
-    "pfrnn": System(f'guided_routing="recurrent", {BOTH}', "PFRNN + BOW + BCA", "-", "-"),
+    "pfrnn": System(f'guided_routing="recurrent", {BOTH}', "PFRNN + BOW + BCA", "-", "guided_recurrent"),
 }
 ABLATIONS = {
     "share_routing_weights": "True",
@@ -97,6 +97,7 @@ MEASURED = {
     "guided_routing_bow_bca": "GDR + BOW + BCA",
     "guided_classifier": "CLF + BOW + BCA",
     "guided_attention": "ATTN + BOW + BCA",
+    "guided_recurrent": "PFRNN + BOW + BCA",
     "em_routing_guided": "EM routing + GDR",
     "bart": "`BartForConditionalGeneration`",
     "bart_none": "BART, no aggregation",
@@ -104,6 +105,7 @@ MEASURED = {
     "rnn_simple": "simple aggregation",
     "rnn_capsule": "CapsNMT",
     "rnn_capsule_balanced": "CapsNMT, balanced routing",
+    "rnn_capsule_calibrated": "CapsNMT, calibrated",
     "rnn_attention": "RNMT",
     "rnn_hybrid": "hybrid",
 }
