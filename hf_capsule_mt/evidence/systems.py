@@ -109,8 +109,6 @@ MEASURED = {
     "rnn_attention": "RNMT",
     "rnn_hybrid": "hybrid",
 }
-# of these, the ones with a guided head
-GUIDED = {name for name in MEASURED if "guided" in name}
 JOBS = ("training step", "greedy, 1 sentence", "beam 5, 16 sentences")
 # what the probes of past and future call them
 PROBED = {recipe: system.name for recipe, system in GUIDED_SYSTEMS.items()} | {"gdr_light": "GDR + BOW x 0.1 + BCA"}
