@@ -267,6 +267,7 @@ class Processes:
             run.process = subprocess.Popen(  # nosec B603
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, start_new_session=True
             )
+        keep_niceness(run.process.pid)
         run.began = run.began if run.state == RUNNING else time.monotonic()
         run.state = RUNNING
 
@@ -305,6 +306,15 @@ class Processes:
             if run.state == RUNNING:
                 run.state = INTERRUPTED
         return ""
+
+
+def keep_niceness(pid: int) -> None:
+    """
+    Let `nice hf-capsule-mt study run` hold for a run. On Linux a session is a group of its own to the scheduler, and the
+    niceness of a process counts within its group alone: so the group gets that of this process, where that is allowed.
+    """
+    with suppress(OSError, AttributeError):
+        Path(f"/proc/{pid}/autogroup").write_text(str(os.getpriority(os.PRIO_PROCESS, 0)), encoding="ascii")
 
 
 def _signal(process: subprocess.Popen[bytes], number: int) -> None:

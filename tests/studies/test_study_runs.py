@@ -3,6 +3,8 @@
 import json
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -52,6 +54,17 @@ def test_several_runs_at_a_time(write_study, stand_in):
     (stand_in / "meet").touch()
     assert main(["run", str(write_study(seeds=[1])), "--jobs", "2"]) == 0
     assert sorted(order(stand_in)) == ["linear-1", "plain-1"]
+
+
+@pytest.mark.skipif(not Path("/proc/self/autogroup").exists(), reason="the scheduler does not group sessions here")
+def test_runs_are_as_nice_as_the_study(monkeypatch):
+    monkeypatch.setattr(os, "getpriority", lambda which, who: 7)
+    process = subprocess.Popen([sys.executable, "-S", "-c", "input()"], stdin=subprocess.PIPE, start_new_session=True)
+    try:
+        runner.keep_niceness(process.pid)
+        assert Path(f"/proc/{process.pid}/autogroup").read_text().split()[-1] == "7"
+    finally:
+        process.communicate(b"\n")
 
 
 def test_gpus_are_used_in_turn(write_study, stand_in, monkeypatch):
