@@ -310,8 +310,8 @@ class Processes:
 
 def keep_niceness(pid: int) -> None:
     """
-    Let `nice hf-capsule-mt study run` hold for a run. On Linux a session is a group of its own to the scheduler, and the
-    niceness of a process counts within its group alone: so the group gets that of this process, where that is allowed.
+    Let `nice hf-capsule-mt study run` hold for a run. On Linux a session is a group of its own to the scheduler, and
+    the niceness of a process counts within its group alone: so the group gets that of this process, where it may.
     """
     with suppress(OSError, AttributeError):
         Path(f"/proc/{pid}/autogroup").write_text(str(os.getpriority(os.PRIO_PROCESS, 0)), encoding="ascii")
