@@ -30,7 +30,7 @@ def test_a_revision_is_asked_for(capsys):
 @pytest.mark.slow
 def test_two_trees_are_timed_in_turns_and_what_one_lacks_is_left_out(tmp_path, capfd):
     shutil.copytree(ROOT / "hf_capsule_mt", tmp_path / "hf_capsule_mt")
-    with (tmp_path / "hf_capsule_mt/__init__.py").open("a") as file:
+    with (tmp_path / "hf_capsule_mt/models/__init__.py").open("a") as file:
         file.write("\ndel CapsuleBartForConditionalGeneration\n")
     options = ["--size", "tiny", "--threads", "1"]
     jobs = ["greedy, 1 sentence"]
