@@ -109,4 +109,3 @@ def test_lengths_are_those_of_the_first_sentences(tmp_path, setting):
 
 def test_tables_have_a_name_for_every_system_and_job():
     assert set(evidence.MEASURED) == set(SYSTEMS) and tuple(JOBS) == evidence.JOBS
-    assert {name for name, system in SYSTEMS.items() if system.guided} == evidence.GUIDED
