@@ -18,7 +18,7 @@ from transformers import initialization as init
 from transformers.activations import ACT2FN
 
 from .capsule_cache import GuidedCacheLayer
-from .capsule_layers import CapsuleLinear, CapsuleMatrix, InitialisesItself, is_plain_projection
+from .capsule_layers import CapsuleLinear, CapsuleMatrix, InitialisesItself, is_plain_projection, mean_of_words
 from .capsule_losses import bag_of_words_logits_loss, bag_of_words_loss, content_agreement_loss
 from .capsule_past_future import attention_contexts, recurrent_states
 from .capsule_routing import (
@@ -81,7 +81,7 @@ class GuidedSource(nn.Module):
         """
         if self.summary_proj is not None:
             keys = cast(nn.Linear, self.key_proj)(hidden_states)
-            return hidden_states.unsqueeze(1), keys, self.summary_proj(_mean(hidden_states, mask)).tanh()
+            return hidden_states.unsqueeze(1), keys, self.summary_proj(mean_of_words(hidden_states, mask)).tanh()
         votes = self._split(cast(nn.Linear, self.vote_proj)(hidden_states))
         if self.system == "routing":
             keys = votes[..., :0] if self.key_proj is None else self.key_proj(votes)
@@ -92,14 +92,6 @@ class GuidedSource(nn.Module):
     def _split(self, inputs: Tensor) -> Tensor:
         """[B, S, N * D] as [B, N, S, D]."""
         return inputs.unflatten(-1, (-1, self.capsule_size)).transpose(1, 2).contiguous()
-
-
-def _mean(states: Tensor, mask: Tensor | None) -> Tensor:
-    """Mean over the real words, [B, d], of states [B, S, d]; zero for a row of padding alone."""
-    if mask is None:
-        return states.mean(dim=1)
-    real = mask.unsqueeze(-1)
-    return (states * real).sum(dim=1) / real.sum(dim=1).clamp_min(1)
 
 
 class GuidedOutput(NamedTuple):

@@ -57,6 +57,14 @@ def is_plain_projection(head: nn.Module) -> bool:
     return type(head) in (nn.Linear, CapsuleLinear) and head.bias is None and not hooked
 
 
+def mean_of_words(states: Tensor, mask: Tensor | None) -> Tensor:
+    """Mean over the real words, [B, d], of states [B, S, d]; zero for a row of padding alone."""
+    if mask is None:
+        return states.mean(dim=1)
+    real = mask.unsqueeze(-1)
+    return (states * real).sum(dim=1) / real.sum(dim=1).clamp_min(1)
+
+
 class CapsuleMatrix(InitialisesItself, nn.Module):
     """A matrix that enters a formula as it is, with a normal start of a given standard deviation.
 

@@ -15,7 +15,7 @@ from transformers.activations import ACT2FN
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from .capsule_kernels import additive_scores, is_plain
-from .capsule_layers import CapsuleLinear, InitialisesItself, is_plain_projection
+from .capsule_layers import CapsuleLinear, InitialisesItself, is_plain_projection, mean_of_words
 from .capsule_routing import inner_dtype, linear_sequence_routing, sequence_routing
 
 State = tuple[Tensor, Tensor]
@@ -153,10 +153,9 @@ class SimpleMemory(nn.Module):
 
     def forward(self, states: Tensor, mask: Tensor, output_agreements: bool = False) -> tuple[Tensor, None]:
         """states: h, [B, S, d]; mask: [B, S], True for a real source word. Returns C [B, 4, d]; no agreement."""
-        real = mask.unsqueeze(-1)
         vectors = [
-            states.masked_fill(~real, torch.finfo(states.dtype).min).amax(dim=1),
-            (states * real).sum(dim=1) / real.sum(dim=1).clamp_min(1),
+            states.masked_fill(~mask.unsqueeze(-1), torch.finfo(states.dtype).min).amax(dim=1),
+            mean_of_words(states, mask),
         ]
         # a row of padding alone has nothing to remember
         vectors = torch.stack(vectors, dim=1) * mask.any(dim=1).view(-1, 1, 1)

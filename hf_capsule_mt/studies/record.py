@@ -105,12 +105,13 @@ def make_record(study: Study, resolved: Mapping[str, Mapping[str, Any]], *, draw
 def _operations(study: Study, system: str, runs: Mapping[int, Any]) -> float | None:
     """Forward and backward for each target token; None where no run has left its model's configuration."""
     from transformers import AutoConfig
+    from transformers.utils import CONFIG_NAME
 
     from ..analysis.efficiency import training_operations
     from ..loading import from_checkpoint
     from ..models.pipeline_translation import max_positions
 
-    folder = next((f for f in (study.folder(system, seed) for seed in runs) if (f / "config.json").is_file()), None)
+    folder = next((f for f in (study.folder(system, seed) for seed in runs) if (f / CONFIG_NAME).is_file()), None)
     if folder is None:
         return None
     config = from_checkpoint(AutoConfig, folder)

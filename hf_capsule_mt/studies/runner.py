@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any, Protocol, TextIO, cast
 
 from ..files import json_text, read_json, write_whole
+from ..training.report import RESULTS
 from .study_file import Study, extra_test_sets
 
-RESULTS = "results.json"
 RUNS = "runs.json"
 WAITING, RUNNING, FINISHED, FAILED, INTERRUPTED = "waiting", "running", "finished", "failed", "interrupted"
 # seconds
