@@ -1,0 +1,373 @@
+"""Translation with an exported model; needs onnxruntime, tokenizers and numpy.
+
+This file travels: every exported folder has a copy of it, named translator.py, so that nothing else is needed.
+
+    from translator import OnnxTranslator
+
+    translator = OnnxTranslator(".")
+    print(translator.translate(["A dog runs."]))
+
+Shapes: B sentences, K beams, S source tokens, T new tokens, V vocabulary.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+from tokenizers import Tokenizer
+
+SETTINGS = "translator.json"
+GREEDY, BEAM = "greedy_search.onnx", "beam_search.onnx"
+TOKENIZERS = {"source": "source_tokenizer.json", "target": "target_tokenizer.json"}
+FORMAT = 1
+
+# A translation may have LENGTH_FACTOR * source tokens + LENGTH_MARGIN tokens unless the caller says else
+LENGTH_FACTOR = 2
+LENGTH_MARGIN = 10
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """
+    One translation of a sentence.
+
+    Attributes:
+        text: without special tokens; a forced prefix is part of it.
+        tokens: ids, the forced prefix and the end of the sentence (if it was reached) included, the start token not.
+        ended: False where a length limit cut the translation off before its end.
+        score: sum of the log-probabilities of its tokens, without those of a prefix, over their number to the power of
+            the length penalty; 0 for the blank translation of a blank sentence, which no model is asked about, and
+            minus infinity for one without tokens of its own: the beam search has found fewer than were asked for.
+        agreements: a summary of the routing, by PyTorch models only and where it was asked for.
+    """
+
+    text: str
+    tokens: list[int]
+    ended: bool = True
+    score: float = 0.0
+    agreements: dict[str, Any] | None = None
+
+
+def batches_by_tokens(sizes: Sequence[tuple[int, int]], max_tokens: int) -> Iterator[list[int]]:
+    """
+    Indices of sentences of similar length, longest first; each batch padded holds at most `max_tokens` tokens.
+
+    Args:
+        sizes: tokens of the prompt, which are the same in a batch as decoders know no padding on the left, and of the
+            source.
+        max_tokens: a sentence that exceeds it alone is a batch of its own.
+    """
+    order = sorted(range(len(sizes)), key=lambda index: (-sizes[index][0], -sizes[index][1]))
+    start = 0
+    while start < len(order):
+        prompt, source = sizes[order[start]]
+        batch = order[start : start + max(1, max_tokens // source)]
+        batch = [index for index in batch if sizes[index][0] == prompt]
+        yield batch
+        start += len(batch)
+
+
+class OnnxTranslator:
+    """
+    An exported model and its tokenizer.
+
+    Args:
+        folder: written by `hf-capsule-mt export --format onnx`.
+        threads: of one batch; all cores by default.
+
+    Raises:
+        ValueError: if it is no such folder, or of a newer format.
+    """
+
+    def __init__(self, folder: str | Path, threads: int | None = None) -> None:
+        self.folder = Path(folder)
+        path = self.folder / SETTINGS
+        if not path.is_file():
+            raise ValueError(f"{folder} has no {SETTINGS}: give a folder made by hf-capsule-mt export --format onnx")
+        self.settings: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        if self.settings["format"] > FORMAT:
+            raise ValueError(f"{folder} is of format {self.settings['format']}, newer than this program's: update it")
+        self.source_tokenizer = self._tokenizer("source")
+        self.target_tokenizer = self._tokenizer("target")
+        self._options = onnxruntime.SessionOptions()
+        if threads is not None:
+            self._options.intra_op_num_threads = threads
+        self._sessions: dict[str, onnxruntime.InferenceSession] = {}
+        self._rules: dict[tuple[int, ...], np.ndarray] = {}
+
+    def translate(
+        self,
+        sentences: Sequence[str],
+        *,
+        max_tokens: int = 4096,
+        progress: Progress | None = None,
+        **generation: Any,
+    ) -> list[str]:
+        """
+        Translate sentences, in their order; blank ones translate to the empty string.
+
+        Sentences longer than the model's positions are truncated. Unless `generation` sets `max_new_tokens`, a
+        translation has at most twice its source's tokens plus ten.
+
+        Args:
+            sentences: raw text, one sentence each.
+            max_tokens: bound on sentences * longest source * beams of a batch, in tokens.
+            progress: called after every batch with the number of sentences done and the number in all.
+            generation: num_beams, length_penalty, early_stopping, max_new_tokens, min_new_tokens and min_length, as in
+                transformers' generate; defaults are the model's.
+
+        Raises:
+            ValueError: an argument that cannot be meant.
+        """
+        nbest = self.translate_nbest(sentences, max_tokens=max_tokens, progress=progress, **generation)
+        return [hypotheses[0].text for hypotheses in nbest]
+
+    def translate_nbest(
+        self,
+        sentences: Sequence[str],
+        *,
+        prefixes: Sequence[str] | None = None,
+        max_tokens: int = 4096,
+        progress: Progress | None = None,
+        **generation: Any,
+    ) -> list[list[Hypothesis]]:
+        """
+        The best translations of each sentence with their scores, best first.
+
+        Args:
+            prefixes: what the translation of each sentence begins with, whole words; blank for no constraint. Tokens of
+                a prefix count for the length limit of a sentence, but not for its score.
+            generation: as in `translate`, and num_return_sequences, the translations of each sentence.
+
+        The other arguments and errors are those of `translate`.
+        """
+        options = self._generation(generation)
+        for name, values in (("sentences", sentences), ("prefixes", prefixes)):
+            if isinstance(values, str):
+                raise ValueError(f"{name} must be a list of strings, got a single string; put it in a list")
+        if prefixes is not None and len(prefixes) != len(sentences):
+            raise ValueError(f"there are {len(sentences)} sentences, but {len(prefixes)} prefixes; give one for each")
+        if max_tokens < 1:
+            raise ValueError(f"max_tokens must be at least 1, got {max_tokens}")
+        rows = [row for row, sentence in enumerate(sentences) if sentence.strip()]
+        sources = self._encode([sentences[row] for row in rows])
+        prompts = self._prompts([prefixes[row] if prefixes else "" for row in rows])
+        blank = [Hypothesis("", [])] * options["num_return_sequences"]
+        results: list[list[Hypothesis]] = [blank] * len(sentences)
+        done = len(sentences) - len(rows)
+        if progress is not None and not rows:
+            progress(done, len(sentences))
+        sizes = [(len(prompt), len(source)) for prompt, source in zip(prompts, sources, strict=True)]
+        for batch in batches_by_tokens(sizes, max_tokens // options["num_beams"]):
+            found = self._search([sources[i] for i in batch], [prompts[i] for i in batch], options)
+            for index, hypotheses in zip(batch, found, strict=True):
+                results[rows[index]] = hypotheses
+            done += len(batch)
+            if progress is not None:
+                progress(done, len(sentences))
+        return results
+
+    def _tokenizer(self, side: str) -> Tokenizer:
+        return Tokenizer.from_file(str(self.folder / TOKENIZERS[side]))
+
+    def _generation(self, given: dict[str, Any]) -> dict[str, Any]:
+        """Generation parameters: those of the call, or else the model's."""
+        known = self.settings["generation"]
+        unknown = [name for name in given if name not in known]
+        if unknown:
+            raise ValueError(f"an exported model has no generation parameter {unknown[0]}; it has {', '.join(known)}")
+        options = known | {name: value for name, value in given.items() if value is not None}
+        for name in ("num_beams", "num_return_sequences", "max_new_tokens"):
+            if options[name] is not None and options[name] < 1:
+                raise ValueError(f"{name} must be at least 1, got {options[name]}")
+        if options["num_return_sequences"] > options["num_beams"]:
+            raise ValueError(
+                f"num_return_sequences={options['num_return_sequences']} needs at least as many beams, "
+                f"got num_beams={options['num_beams']}"
+            )
+        options["length_given"] = given.get("max_new_tokens") is not None
+        return options
+
+    def _encode(self, sentences: Sequence[str]) -> list[list[int]]:
+        """Token ids of the sentences, truncated to what the model can read."""
+        limit = self.settings["max_source_length"]
+        encoded = [encoding.ids for encoding in self.source_tokenizer.encode_batch(list(sentences))]
+        long = [row for row, ids in enumerate(encoded) if limit is not None and len(ids) > limit]
+        if long:
+            self.source_tokenizer.enable_truncation(limit)
+            for row in long:
+                encoded[row] = self.source_tokenizer.encode(sentences[row]).ids
+            self.source_tokenizer.no_truncation()
+        return encoded
+
+    def _prompts(self, prefixes: Sequence[str]) -> list[list[int]]:
+        """What the decoder begins with: the start token, and the tokens of a prefix that is not blank."""
+        start, first = self.settings["decoder_start_token_id"], self.settings["generation"]["forced_bos_token_id"]
+        longest = self._longest()
+        prompts = []
+        for prefix in prefixes:
+            prompt = [start]
+            if prefix.strip():
+                prompt += [] if first is None else [first]
+                prompt += self.target_tokenizer.encode(prefix, add_special_tokens=False).ids
+            if longest is not None and len(prompt) >= longest:
+                raise ValueError(
+                    f"a prefix of {len(prompt) - 1} tokens leaves no room for a translation: the model writes at most"
+                    f" {longest - 1}: {prefix[:60]!r}..."
+                )
+            prompts.append(prompt)
+        return prompts
+
+    def _longest(self) -> int | None:
+        """Longest decoder sequence, by the model's positions and its generation config."""
+        known = [self.settings["max_positions"], self.settings["generation"]["max_length"]]
+        return min((length for length in known if length is not None), default=None)
+
+    def _search(
+        self, sources: list[list[int]], prompts: list[list[int]], options: dict[str, Any]
+    ) -> list[list[Hypothesis]]:
+        """The translations of one batch of sources and prompts."""
+        prompt_length, num_beams = len(prompts[0]), options["num_beams"]
+        lengths = np.array([len(source) for source in sources])
+        input_ids = np.full((len(sources), lengths.max()), self.settings["pad_token_id"] or 0, np.int64)
+        for row, source in enumerate(sources):
+            input_ids[row, : len(source)] = source
+        max_length, limits = self._limits(lengths, prompt_length, options)
+        turns = max(int(limits.max()) - 1, prompt_length)
+        feeds = {
+            "input_ids": input_ids,
+            "attention_mask": (np.arange(lengths.max()) < lengths[:, None]).astype(np.int64),
+            "num_beams": np.array(num_beams),
+            "max_turns": np.array(turns),
+            "prompts": np.array(prompts),
+            "limits": limits,
+            "penalties": np.array(
+                [max(count, 1) ** options["length_penalty"] for count in range(max_length + 1)], np.float32
+            ),
+            **self._token_rules(turns, max_length, prompt_length, options),
+        }
+        if num_beams == 1:
+            return self._greedy(feeds, options)
+        longest_gain = 0
+        if options["early_stopping"] == "never" and options["length_penalty"] > 0:
+            longest_gain = max_length - prompt_length
+        feeds["stops_when_full"] = np.array(options["early_stopping"] is True)
+        feeds["longest_gain"] = np.array([longest_gain])
+        return self._beams(feeds, options)
+
+    def _limits(
+        self, lengths: np.ndarray, prompt_length: int, options: dict[str, Any]
+    ) -> tuple[int, np.ndarray]:
+        """Longest decoder sequence of all, and of each sentence."""
+        positions = self.settings["max_positions"]
+        limits = LENGTH_FACTOR * lengths + LENGTH_MARGIN
+        if options["max_new_tokens"] is not None:
+            max_length = prompt_length + options["max_new_tokens"]
+        elif options["max_length"] is not None:
+            max_length = options["max_length"]
+        else:
+            max_length = int(limits.max()) + 1 if positions is None else positions
+        longest = self.settings["longest_output"]
+        max_length = min(max_length, longest)
+        if options["length_given"]:
+            limits = np.full_like(limits, max_length)
+        return max_length, np.minimum(limits, max_length).astype(np.int64)
+
+    def _token_rules(
+        self, turns: int, max_length: int, prompt_length: int, options: dict[str, Any]
+    ) -> dict[str, np.ndarray]:
+        """What is forced or forbidden at each turn, as the inputs of the graph."""
+        size, ends = self.settings["vocab_size"], self.settings["eos_token_ids"]
+        never = np.zeros(size, np.float32)
+        never[self.settings["suppressed_token_ids"]] = -np.inf
+        endless = never.copy()
+        endless[ends] = -np.inf
+        rules, weights = [never, endless], np.ones(turns, np.float32)
+        chosen = np.zeros(turns, np.int64)
+        for turn in range(turns):
+            length = turn + 1
+            new = length - prompt_length
+            if length < (options["min_length"] or 0) or 0 <= new < (options["min_new_tokens"] or 0):
+                chosen[turn] = 1
+            forced = None
+            if length == 1:
+                forced = options["forced_bos_token_id"]
+            if length == max_length - 1 and options["forced_eos_token_id"] is not None:
+                forced = options["forced_eos_token_id"]
+            if forced is not None:
+                only = np.full(size, -np.inf, np.float32)
+                only[forced] = 0
+                chosen[turn], weights[turn] = len(rules), 0
+                rules.append(only)
+        return {"token_scores": np.stack(rules), "token_rules": chosen, "token_weights": weights}
+
+    def _run(self, name: str, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
+        if name not in self._sessions:
+            path = str(self.folder / name)
+            self._sessions[name] = onnxruntime.InferenceSession(
+                path, self._options, providers=["CPUExecutionProvider"]
+            )
+        return self._sessions[name].run(None, feeds)
+
+    def _greedy(self, feeds: dict[str, np.ndarray], options: dict[str, Any]) -> list[list[Hypothesis]]:
+        prompts, penalties = feeds["prompts"], feeds["penalties"]
+        turns, lengths, scores = self._run(GREEDY, feeds)
+        start = prompts.shape[1]
+        results = []
+        for row, sequence in enumerate(turns[..., 0].T.tolist()):
+            tokens = sequence[: int(lengths[row, 0]) - 1]
+            score = float(scores[row, 0] / penalties[len(tokens) - (start - 1)])
+            results.append([self._hypothesis(tokens, score)])
+        return results
+
+    def _beams(self, feeds: dict[str, np.ndarray], options: dict[str, Any]) -> list[list[Hypothesis]]:
+        turns, scores, codes, found = self._run(BEAM, feeds)
+        sequences, lengths = follow(turns, codes, self.settings["vocab_size"])
+        results = []
+        for row in range(len(codes)):
+            hypotheses = []
+            for beam in range(options["num_return_sequences"]):
+                if found[row, beam]:
+                    tokens = sequences[row, beam, : lengths[row, beam]].tolist()
+                    hypotheses.append(self._hypothesis(tokens, float(scores[row, beam])))
+                else:
+                    hypotheses.append(Hypothesis("", [], False, float("-inf")))
+            results.append(hypotheses)
+        return results
+
+    def _hypothesis(self, tokens: list[int], score: float) -> Hypothesis:
+        text = self.target_tokenizer.decode(tokens, skip_special_tokens=True)
+        return Hypothesis(text, tokens, bool(tokens) and tokens[-1] in self.settings["eos_token_ids"], score)
+
+
+def follow(turns: np.ndarray, codes: np.ndarray, vocab_size: int) -> tuple[np.ndarray, np.ndarray]:
+    """
+    The tokens of hypotheses that are known by their codes: t * K * V + k * V + token, see `search.BeamTurn`.
+
+    Args:
+        turns: codes of the running beams after every turn, [T, B, K].
+        codes: of the hypotheses, [B, N].
+        vocab_size: V.
+
+    Returns:
+        Tokens [B, N, T] and how many of them belong to each hypothesis [B, N].
+    """
+    num_turns, batch, beams = turns.shape
+    turn = codes // (beams * vocab_size)
+    lengths = turn + 1
+    tokens = np.zeros((*codes.shape, num_turns), np.int64)
+    rows = np.arange(batch)[:, None]
+    for step in range(num_turns - 1, -1, -1):
+        here = turn == step
+        tokens[here, step] = codes[here] % vocab_size
+        if step:
+            before = turns[step - 1][rows, codes // vocab_size % beams]
+            codes = np.where(here, before, codes)
+            turn = np.where(here, step - 1, turn)
+    return tokens, lengths
