@@ -9,6 +9,7 @@ Train, distil, convert, publish, translate, score and study capsule models.
     hf-capsule-mt launch-config fsdp                           where the configuration for `accelerate launch` is
     hf-capsule-mt distill multi30k/distill                     translate a training corpus with a teacher
     hf-capsule-mt convert PLAIN OUTPUT --aggregation em_routing   a plain checkpoint becomes a capsule model
+    hf-capsule-mt export RUN OUTPUT --format onnx              translates without PyTorch
     hf-capsule-mt publish RUN USER/NAME --card VALUES.yaml     check a trained model and upload it to the Hub
     hf-capsule-mt report RUN --source F --reference F          one page on its translations and its routing
     hf-capsule-mt translate RUN [FILE]                         translate a file or standard input
@@ -29,6 +30,7 @@ COMMANDS = {
     "convert": "hf_capsule_mt.hub.conversion",
     "data": "hf_capsule_mt.data.fetch",
     "distill": "hf_capsule_mt.training.distillation",
+    "export": "hf_capsule_mt.serving.export",
     "launch-config": "hf_capsule_mt.training.launch_command",
     "prepare": "hf_capsule_mt.data.prepare",
     "publish": "hf_capsule_mt.hub.publishing",

@@ -1,74 +1,438 @@
+"""
+A trained model becomes a folder that translates without PyTorch.
+
+    hf-capsule-mt export runs/grammar OUT --format onnx            the translations of the model, in float32
+    hf-capsule-mt export runs/grammar OUT --format onnx --int8     linear maps of 8-bit integers: smaller and faster
+    hf-capsule-mt export runs/grammar OUT --format transformers    what `publish` uploads, without a card
+
+With --format onnx the folder has an encoder and a step of the decoder as ONNX graphs, and the whole of greedy and of
+beam search, each as one graph with the encoder and a loop of steps in it. All share one file of weights. Beside them
+lie the tokenizers, the settings of generation, and translator.py, a program that needs onnxruntime, tokenizers and
+numpy; the README says how it is used. Before anything is written, the graphs have given the logits of the model.
+"""
+
+from __future__ import annotations
+
+import argparse
 import functools
+import json
 import logging
-from collections.abc import Sequence
+import shutil
+import sys
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+from transformers import (
+    AutoConfig,
+    AutoModelForSeq2SeqLM,
+    AutoTokenizer,
+    GenerationConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+
+from .._version import __version__
+from ..command import run_command
+from ..evaluation.encoding import MOST_TOKENS, longest_output, start_token_id, target_vocabulary
+from ..files import empty_folder, whole_folder, write_whole
+from ..hub.export import export
+from ..loading import add_trust_argument, from_checkpoint
+from ..models.capsule_configuration import CapsuleConfigMixin
+from ..models.modeling_capsule_bart import CapsuleBartForConditionalGeneration
+from ..models.modeling_capsule_marian import CapsuleMarianMTModel
+from ..models.pipeline_translation import end_token_ids, max_positions, max_source_length
+from . import onnx_translator
 from .graphs import AttentionSource, AttentionStep, RecurrentSource, RecurrentStep, Source, State, Step
-from .onnx_files import Part, export_part, search_loop, quantize, whole
-from .search import BeamTurn, GreedyTurn, Turn
+from .search import BeamTurn, GreedyTurn
+from .tokenizer_files import source_and_target
 
-# sizes of the examples that graphs are traced with, which say nothing but must differ
-B, K, S, T, P, R, TURNS = 2, 3, 7, 4, 5, 6, 11
+try:
+    import onnxruntime
+    from onnx import ModelProto
 
-def build(model, ends, pad, int8=False):
+    from .onnx_files import Part, export_part, quantize, search_loop, whole, write_models
+except ImportError as error:
+    MISSING: ImportError | None = error
+else:
+    MISSING = None
+
+PROGRAM = "hf-capsule-mt export"
+FORMATS = ("onnx", "transformers")
+ENCODER, STEP = "encoder.onnx", "decoder_step.onnx"
+TRANSLATOR = "translator.py"
+README = "README.md"
+# what a search returns beside "turns"
+RESULTS = {
+    onnx_translator.GREEDY: ("lengths", "scores"),
+    onnx_translator.BEAM: ("best_scores", "best_codes", "best_found"),
+}
+# generation parameters that the searches have, and what they are if nobody says
+PARAMETERS: dict[str, Any] = {
+    "num_beams": 1,
+    "num_return_sequences": 1,
+    "length_penalty": 1.0,
+    "early_stopping": False,
+    "max_new_tokens": None,
+    "max_length": None,
+    "min_length": None,
+    "min_new_tokens": None,
+    "forced_bos_token_id": None,
+    "forced_eos_token_id": None,
+}
+# and those that would change a translation and are not there, with the values that change nothing
+ABSENT: dict[str, tuple[Any, ...]] = {
+    "do_sample": (None, False),
+    "no_repeat_ngram_size": (None, 0),
+    "encoder_no_repeat_ngram_size": (None, 0),
+    "repetition_penalty": (None, 1.0),
+    "encoder_repetition_penalty": (None, 1.0),
+    "exponential_decay_length_penalty": (None,),
+    "sequence_bias": (None,),
+    "begin_suppress_tokens": (None, []),
+    "guidance_scale": (None, 1.0),
+    "renormalize_logits": (None, False),
+    "num_beam_groups": (None, 1),
+    "constraints": (None,),
+    "force_words_ids": (None,),
+    "stop_strings": (None,),
+    "max_time": (None,),
+    "watermarking_config": (None,),
+}
+# largest difference of logits, in units of their spread, between the model and what is written
+TOLERANCE = 1e-3
+# sizes of the examples that graphs are traced with: they say nothing, but have to differ
+BATCH, BEAMS, SOURCE, PAST, PROMPT, RULES, TURNS = 2, 3, 7, 4, 5, 6, 11
+
+
+def export_onnx(
+    source: str | Path, output: str | Path, *, int8: bool = False, trust_remote_code: bool = False
+) -> Path:
+    """Writes a checkpoint as ONNX graphs with all that is needed to translate with them.
+
+    Args:
+        source: directory or name on the Hub; a capsule checkpoint, or a plain Marian or BART one.
+        output: directory that does not exist yet, or is empty.
+        int8: linear maps by integers of 8 bits; routing, attention and normalisation stay float32.
+        trust_remote_code: run the code that the source brings, if it needs any.
+
+    Returns:
+        The directory.
+
+    Raises:
+        ImportError: if onnx, onnxscript or onnxruntime is not installed.
+        ValueError: what cannot be exported, or does not translate as the model does.
+    """
+    if MISSING is not None:
+        raise ImportError(f"the export needs the extra onnx: pip install 'hf_capsule_mt[onnx]' ({MISSING})")
+    output = empty_folder(output)
+    model = _load(source, trust_remote_code)
+    tokenizer = from_checkpoint(AutoTokenizer, source, trust_remote_code=trust_remote_code)
+    settings = translator_settings(model, tokenizer)
+    sides = dict(zip(onnx_translator.TOKENIZERS, source_and_target(tokenizer), strict=True))
+    with whole_folder(output.resolve()) as folder:
+        empty_folder(output)
+        for side, name in onnx_translator.TOKENIZERS.items():
+            sides[side].save(str(folder / name))
+        write_whole(folder / onnx_translator.SETTINGS, json.dumps(settings, indent=2, ensure_ascii=False) + "\n")
+        shutil.copyfile(onnx_translator.__file__, folder / TRANSLATOR)
+        write_models(folder, graphs(model, settings["eos_token_ids"], settings["pad_token_id"]))
+        check(model, folder)
+        if int8:
+            models = graphs(model, settings["eos_token_ids"], settings["pad_token_id"], int8=True)
+            write_models(folder, models)
+        write_whole(folder / README, _readme(source, model, int8))
+    return output
+
+
+def _load(source: str | Path, trust_remote_code: bool) -> Any:
+    """The model in float32; a plain Marian or BART one as the capsule model that it is without any system."""
+    config = from_checkpoint(AutoConfig, source, trust_remote_code=trust_remote_code)
+    plain = {"marian": CapsuleMarianMTModel, "bart": CapsuleBartForConditionalGeneration}
+    kind: Any = plain.get(config.model_type, AutoModelForSeq2SeqLM)
+    if config.model_type not in plain and not isinstance(config, CapsuleConfigMixin):
+        raise ValueError(
+            f"{source} is of type '{config.model_type}'; capsule models and plain Marian and BART models can be "
+            "exported"
+        )
+    if getattr(config, "quantization_config", None) is not None:
+        raise ValueError(f"{source} is quantised: export the model that it was made of, with --int8 if you like")
+    model = from_checkpoint(kind, source, dtype=torch.float32, trust_remote_code=trust_remote_code).eval()
+    if getattr(model, "_hf_peft_config_loaded", False):
+        raise ValueError(f"{source} has adapters: merge them into the model first (merge_and_unload), and save that")
+    return model
+
+
+def translator_settings(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
+    """What a translator has to know beside the graphs; see `onnx_translator`.
+
+    Raises:
+        ValueError: if the model's generation config has a rule that the graphs do not have.
+    """
+    config: GenerationConfig = model.generation_config
+    for name, neutral in ABSENT.items():
+        value = getattr(config, name, None)
+        if value not in neutral:
+            raise ValueError(
+                f"the model's generation config has {name}={value!r}, which an exported model does not have: "
+                f"remove it from generation_config.json, or keep translating with PyTorch"
+            )
+    suppressed = list(config.suppress_tokens or [])
+    for words in config.bad_words_ids or []:
+        if len(words) != 1:
+            raise ValueError(
+                f"the model's generation config forbids the sequence of tokens {words} (bad_words_ids), and an "
+                "exported model can forbid single tokens only"
+            )
+        suppressed += words
+    ends = end_token_ids(model, {})
+    if not ends:
+        raise ValueError("the model's generation config has no eos_token_id: a translation would have no end")
+    generation = {name: getattr(config, name, None) for name in PARAMETERS}
+    generation = {name: PARAMETERS[name] if value is None else value for name, value in generation.items()}
+    limit = max_source_length(tokenizer, model.config)
+    positions = max_positions(model.config, "decoder")
+    longest = longest_output(model, {})
+    pad = model.config.pad_token_id
+    return {
+        "format": onnx_translator.FORMAT,
+        "made_by": f"hf_capsule_mt {__version__}",
+        "decoder_start_token_id": start_token_id(model, {}),
+        "pad_token_id": ends[0] if pad is None else pad,
+        "eos_token_ids": ends,
+        "suppressed_token_ids": sorted(set(suppressed)),
+        "vocab_size": target_vocabulary(model),
+        "max_source_length": limit if limit < 10**9 else None,
+        "max_positions": positions,
+        "longest_output": MOST_TOKENS if longest is None else longest + 1,
+        "generation": generation,
+    }
+
+
+def graphs(model: Any, ends: Sequence[int], pad: int, *, int8: bool = False) -> dict[str, ModelProto]:
+    """The graphs of a model by the names of their files.
+
+    Args:
+        model: a capsule model in float32, in evaluation mode.
+        ends, pad: as in `search.Turn`.
+        int8: linear maps of integers.
+    """
     recurrent = model.config.model_type == "capsule-rnn"
-    source_module = (RecurrentSource if recurrent else AttentionSource)(model)
-    step = (RecurrentStep if recurrent else AttentionStep)(model)
-    names = source_module.names()
-    tokens = torch.full((B, S), 3)
-    encoder = export_part(source_module, source_module, {"input_ids": (tokens, (0, 1)), "attention_mask": (torch.ones_like(tokens), (0, 1))}, names, "encoder_")
-    fields = example_source(model, source_module)
-    states = {s.name: example_state(s) for s in step.states()}
-    inputs = {"tokens": (torch.full((B, K), 3), (0, 1)), "position": (torch.tensor([4]), ()), **fields, **states}
-    def step_function(*tensors):
-        by = dict(zip(inputs, tensors, strict=True))
-        logits, after = step(by["tokens"], by["position"], {n: by[n] for n in names}, [by[n] for n in states])
-        return (logits, *after)
-    step_part = export_part(step, step_function, inputs, ["logits", *(f"next_{n}" for n in states)], "step_")
+    source: Source = (RecurrentSource if recurrent else AttentionSource)(model)
+    step: Step = (RecurrentStep if recurrent else AttentionStep)(model)
+    with _quiet(), torch.no_grad():
+        encoder, decoder = _encoder(source), _step(source, step)
+        searches = {name: _search_parts(name, tuple(ends), pad, model.lm_head.weight.shape[0]) for name in RESULTS}
     if int8:
-        print(quantize(encoder), quantize(step_part))
-    out = {"encoder.onnx": whole("encoder", encoder), "decoder_step.onnx": whole("decoder_step", step_part)}
-    for search, finals in (("greedy", ("lengths", "scores")), ("beam", ("best_scores", "best_codes", "best_found"))):
-        begin, turn = search_parts(search, tuple(ends), pad, model.lm_head.weight.shape[0])
-        state = (GreedyTurn if search == "greedy" else BeamTurn).state
-        out[f"{search}_search.onnx"] = search_loop(f"{search}_search", encoder, step_part, step.states(), begin, turn, state, finals)
-    return out
+        for part in (encoder, decoder):
+            quantize(part)
+    models = {ENCODER: whole("encoder", encoder), STEP: whole("decoder_step", decoder)}
+    for name, (begin, turn, state) in searches.items():
+        models[name] = search_loop(Path(name).stem, encoder, decoder, step.states(), begin, turn, state, RESULTS[name])
+    return models
 
-def example_state(state: State):
-    shape = [T if size == 0 else size for size in state.shape]
-    return torch.randn(B * K, *shape), (0, *(axis + 1 for axis, size in enumerate(state.shape) if size == 0))
+
+def _encoder(source: Source) -> Part:
+    ids = torch.full((BATCH, SOURCE), 3)
+    inputs = {"input_ids": (ids, (0, 1)), "attention_mask": (torch.ones_like(ids), (0, 1))}
+    return export_part(source, source, inputs, source.names(), "encoder_")
+
+
+def _step(source: Source, step: Step) -> Part:
+    ids = torch.full((BATCH, SOURCE), 3)
+    # attention computes nothing here, and the shapes are all that counts
+    fields = {
+        name: (tensor.clone(), (0, *(axis for axis in range(1, tensor.dim()) if tensor.shape[axis] == SOURCE)))
+        for name, tensor in zip(source.names(), source(ids, torch.ones_like(ids)), strict=True)
+    }
+    states = {state.name: _example(state) for state in step.states()}
+    inputs = {"tokens": (torch.full((BATCH, BEAMS), 3), (0, 1)), "position": (torch.tensor([PAST]), ()), **fields}
+    inputs |= states
+
+    def function(*tensors: Tensor) -> tuple[Tensor, ...]:
+        named = dict(zip(inputs, tensors, strict=True))
+        of_source = {name: named[name] for name in fields}
+        logits, after = step(named["tokens"], named["position"], of_source, [named[name] for name in states])
+        return (logits, *after)
+
+    return export_part(step, function, inputs, ["logits", *(f"next_{name}" for name in states)], "step_")
+
+
+def _example(state: State) -> tuple[Tensor, tuple[int, ...]]:
+    growing = tuple(axis for axis, size in enumerate(state.shape, start=1) if size == 0)
+    return torch.randn(BATCH * BEAMS, *(size or PAST for size in state.shape)), (0, *growing)
+
 
 @functools.cache
-def search_parts(search: str, ends: tuple[int, ...], pad: int, V: int) -> tuple[Part, Part]:
-    turn = (GreedyTurn if search == "greedy" else BeamTurn)(ends, pad)
-    beams = 1 if search == "greedy" else K
-    shared = {
-        "prompts": (torch.full((B, P), 3), (0, 1)), "limits": (torch.full((B,), 9), (0,)),
-        "penalties": (torch.ones(TURNS + 1), (0,)), "token_scores": (torch.zeros(R, V), (0,)),
-        "token_rules": (torch.zeros(TURNS, dtype=torch.long), (0,)), "token_weights": (torch.ones(TURNS), (0,)),
-        "stops_when_full": (torch.tensor(False), ()), "longest_gain": (torch.tensor([0]), ()),
+def _search_parts(name: str, ends: tuple[int, ...], pad: int, vocab_size: int) -> tuple[Part, Part, tuple[str, ...]]:
+    """What begins a search, one turn of it, and the names of its state; the same for all models."""
+    turn = (GreedyTurn if name == onnx_translator.GREEDY else BeamTurn)(ends, pad)
+    count = 1 if name == onnx_translator.GREEDY else BEAMS
+    examples = {
+        "prompts": (torch.full((BATCH, PROMPT), 3), (0, 1)),
+        "limits": (torch.full((BATCH,), TURNS), (0,)),
+        "penalties": (torch.ones(TURNS + 1), (0,)),
+        "token_scores": (torch.zeros(RULES, vocab_size), (0,)),
+        "token_rules": (torch.zeros(TURNS, dtype=torch.long), (0,)),
+        "token_weights": (torch.ones(TURNS), (0,)),
+        "stops_when_full": (torch.tensor(False), ()),
+        "longest_gain": (torch.tensor([0]), ()),
     }
-    shared = {n: shared[n] for n in turn.shared}
-    arange = torch.arange(beams)
-    begin = export_part(turn, lambda prompts, beams: tuple(turn.first(prompts, beams)), {"prompts": shared["prompts"], "beams": (arange, (0,) if beams > 1 else ())}, [f"first_{n}" for n in turn.state], f"{search}_start_")
-    first = dict(zip(turn.state, turn.first(shared["prompts"][0], arange)))
-    own = {n: (v, (0,) if v.dim() == 1 or v.shape[1] == 1 else (0, 1)) for n, v in first.items() if n != "rows"}
-    inputs = {"turn": (torch.tensor([2]), ()), "logits": (torch.randn(B * beams, V), (0,)), **own, **shared}
-    def function(*tensors):
-        by = dict(zip(inputs, tensors, strict=True))
-        go_on, state, result = turn(by["turn"], by["logits"], [by.get(n) for n in turn.state], {n: by[n] for n in shared})
-        return (go_on, *state, result)
-    return begin, export_part(turn, function, inputs, ["go_on", *(f"next_{n}" for n in turn.state), "turns"], f"{search}_")
+    beams = torch.arange(count)
+    begin = export_part(
+        turn,
+        lambda prompts, beams: tuple(turn.first(prompts, beams)),
+        {"prompts": examples["prompts"], "beams": (beams, (0,) if count > 1 else ())},
+        [f"first_{part}" for part in turn.state],
+        f"begin_{Path(name).stem}_",
+    )
+    state = {
+        part: (tensor, (0, 1) if tensor.dim() == 2 and tensor.shape[1] > 1 else (0,))
+        for part, tensor in zip(turn.state, turn.first(examples["prompts"][0], beams), strict=True)
+        # read by the loop alone
+        if part != "rows"
+    }
+    shared = {part: examples[part] for part in turn.shared}
+    logits = torch.randn(BATCH * count, vocab_size)
+    inputs = {"turn": (torch.tensor([PAST]), ()), "logits": (logits, (0,)), **state, **shared}
 
-def example_source(model, module):
-    names = module.names()
-    out = {}
-    ids = torch.full((B, S), 3)
-    d = model.config.d_model
-    real = torch.ones(B, S, dtype=torch.bool)
-    # attention operators compute nothing here: what matters is the shape
+    def function(*tensors: Tensor) -> tuple[Tensor, ...]:
+        named = dict(zip(inputs, tensors, strict=True))
+        before = [named.get(part, beams) for part in turn.state]
+        go_on, after, result = turn(named["turn"], named["logits"], before, {part: named[part] for part in shared})
+        return (go_on, *after, result)
+
+    outputs = ["go_on", *(f"next_{part}" for part in turn.state), "turns"]
+    return begin, export_part(turn, function, inputs, outputs, f"{Path(name).stem}_"), turn.state
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without what the exporter says of its own libraries."""
+    level = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(level)
+
+
+def check(model: Any, folder: Path) -> None:
+    """Compares the encoder and the steps of a folder with the model, on random sentences of several lengths.
+
+    Raises:
+        ValueError: if they differ by more than float32 explains.
+    """
+    generator = torch.Generator().manual_seed(1)
+    config, settings = model.config, json.loads((folder / onnx_translator.SETTINGS).read_text(encoding="utf-8"))
+    steps = min(6, settings["longest_output"])
+    size = min(settings["vocab_size"], config.vocab_size)
+    limit = settings["max_source_length"] or SOURCE
+    ids = torch.randint(0, size, (BATCH, min(SOURCE, limit)), generator=generator)
+    mask = torch.ones_like(ids)
+    mask[1, -2:] = 0
+    tokens = torch.randint(0, size, (BATCH * BEAMS, steps), generator=generator)
     with torch.no_grad():
-        tensors = module.forward(ids, torch.ones_like(ids))
-    for n, v in zip(names, tensors, strict=True):
-        out[n] = (v.clone(), (0, *(axis for axis in range(1, v.dim()) if v.shape[axis] == S)))
-    return out
+        expected = model(
+            input_ids=ids.repeat_interleave(BEAMS, dim=0),
+            attention_mask=mask.repeat_interleave(BEAMS, dim=0),
+            decoder_input_ids=tokens,
+            use_cache=False,
+        ).logits.numpy()
+    found = _steps(folder, ids.numpy(), mask.numpy(), tokens.numpy(), model)
+    difference = float(np.abs(found - expected).max() / expected.std())
+    if not difference <= TOLERANCE:
+        raise ValueError(
+            f"the exported graphs give other logits than the model, by {difference:.1e} of their spread: this model "
+            "cannot be exported; please report it with its config.json"
+        )
+
+
+def _steps(folder: Path, ids: np.ndarray, mask: np.ndarray, tokens: np.ndarray, model: Any) -> np.ndarray:
+    """Logits [B * K, T, V] of the graphs, step by step."""
+    encoder, step = (
+        onnxruntime.InferenceSession(folder / name, providers=["CPUExecutionProvider"]) for name in (ENCODER, STEP)
+    )
+    names = [output.name for output in encoder.get_outputs()]
+    source = dict(zip(names, encoder.run(None, {"input_ids": ids, "attention_mask": mask}), strict=True))
+    recurrent = model.config.model_type == "capsule-rnn"
+    states = {}
+    for state in (RecurrentStep if recurrent else AttentionStep)(model).states():
+        first = np.zeros((len(tokens), *state.shape), np.float32)
+        states[state.name] = first if state.first is None else np.repeat(source[state.first], BEAMS, axis=0)
+    read = {value.name for value in step.get_inputs()}
+    results = []
+    for position, column in enumerate(tokens.T):
+        feeds = {"tokens": column.reshape(-1, BEAMS), "position": np.array([position]), **source, **states}
+        logits, *after = step.run(None, {name: value for name, value in feeds.items() if name in read})
+        states = dict(zip(states, after, strict=True))
+        results.append(logits)
+    return np.stack(results, axis=1)
+
+
+def _readme(source: str | Path, model: Any, int8: bool) -> str:
+    """What the folder is, in Markdown."""
+    name = Path(str(source)).name
+    weights = "linear maps of 8-bit integers, all else float32" if int8 else "float32"
+    systems = [
+        getattr(model.config, field)
+        for field in ("aggregation", "guided_routing", "source_memory")
+        if getattr(model.config, field, "none") != "none"
+    ]
+    system = f" ({', '.join(systems)})" if systems else ""
+    return f"""# {name} for ONNX Runtime
+
+{type(model).__name__}{system}, {weights}; made by hf_capsule_mt {__version__}.
+
+```bash
+pip install onnxruntime tokenizers numpy
+echo "A dog runs." | python translator.py
+```
+
+```python
+from translator import OnnxTranslator
+
+translator = OnnxTranslator(".")
+print(translator.translate(["A dog runs."], num_beams=5))
+```
+
+`encoder.onnx` and `decoder_step.onnx` are the model; `greedy_search.onnx` and `beam_search.onnx` are whole searches
+with it, which `translator.py` runs. All read `weights.bin`.
+"""
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog=PROGRAM, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("checkpoint", help="directory or name on the Hub")
+    parser.add_argument("output", type=Path, help="new directory")
+    parser.add_argument("--format", choices=FORMATS, required=True, help="what is written")
+    parser.add_argument("--int8", action="store_true", help="with onnx: linear maps of 8-bit integers")
+    add_trust_argument(parser)
+    return parser
+
+
+def _command(arguments: argparse.Namespace) -> None:
+    trust = arguments.trust_remote_code
+    if arguments.format == "onnx":
+        export_onnx(arguments.checkpoint, arguments.output, int8=arguments.int8, trust_remote_code=trust)
+    elif arguments.int8:
+        raise ValueError("--int8 needs --format onnx; transformers quantises a model when it loads it")
+    else:
+        with whole_folder(empty_folder(arguments.output).resolve()) as folder:
+            export(arguments.checkpoint, folder, trust_remote_code=trust)
+    print(f"{arguments.checkpoint} -> {arguments.output}", file=sys.stderr)
+
+
+def main(argv: Sequence[str]) -> int:
+    """The command; returns the exit status."""
+    arguments = _parser().parse_args(argv)
+    return run_command(PROGRAM, lambda: _command(arguments), after_interruption="; nothing was written")

@@ -1,12 +1,12 @@
 """What an exported model computes: the source once, and a step of decoding for all beams of every sentence.
 
-Shapes: B sentences, K beams, S source length, T steps so far, d model width, H heads, V vocabulary. Rows are the beams of
-all sentences, B * K of them, those of a sentence side by side.
+Shapes: B sentences, K beams, S source length, T steps so far, d model width, H heads, V vocabulary. Rows are the beams
+of all sentences, B * K of them, those of a sentence side by side.
 
-The modules here hold the parts of a model and run them as the model does, with two differences. The beams of a sentence
-take the place of target positions wherever the source is read (attention over it, guided routing): so the source is
-never repeated for them. And what has an operator of its own in ONNX Runtime is that operator; these compute nothing
-under PyTorch.
+The modules here hold the parts of a model and run them as the model does, with two differences. The beams of a
+sentence take the place of target positions wherever the source is read (attention over it, guided routing): so the
+source is never repeated for them. And what has an operator of its own in ONNX Runtime is that operator; these compute
+nothing under PyTorch.
 """
 
 from collections.abc import Sequence
@@ -233,7 +233,7 @@ class Step(nn.Module):
     def guide(
         self, hidden: Tensor, source: dict[str, Tensor], states: Sequence[Tensor]
     ) -> tuple[Tensor, list[Tensor]]:
-        """The guided head over the beams [B, K, d]. Returns o, [B * K, d], and the states of the head, if it has any."""
+        """The guided head over the beams [B, K, d]. Returns o, [B * K, d], and the head's states, if it has any."""
         head, votes = self.guided_head, source["guided_votes"]
         keys = source.get("guided_keys", votes[..., :0])
         mask = source["source_mask"].bool()

@@ -10,7 +10,10 @@ This file travels: every exported folder has a copy of it, named translator.py, 
 Shapes: B sentences, K beams, S source tokens, T new tokens, V vocabulary.
 """
 
+import argparse
+import itertools
 import json
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -141,8 +144,8 @@ class OnnxTranslator:
         The best translations of each sentence with their scores, best first.
 
         Args:
-            prefixes: what the translation of each sentence begins with, whole words; blank for no constraint. Tokens of
-                a prefix count for the length limit of a sentence, but not for its score.
+            prefixes: what the translation of each sentence begins with, whole words; blank for no constraint. Tokens
+                of a prefix count for the length limit of a sentence, but not for its score.
             generation: as in `translate`, and num_return_sequences, the translations of each sentence.
 
         The other arguments and errors are those of `translate`.
@@ -261,9 +264,7 @@ class OnnxTranslator:
         feeds["longest_gain"] = np.array([longest_gain])
         return self._beams(feeds, options)
 
-    def _limits(
-        self, lengths: np.ndarray, prompt_length: int, options: dict[str, Any]
-    ) -> tuple[int, np.ndarray]:
+    def _limits(self, lengths: np.ndarray, prompt_length: int, options: dict[str, Any]) -> tuple[int, np.ndarray]:
         """Longest decoder sequence of all, and of each sentence."""
         positions = self.settings["max_positions"]
         limits = LENGTH_FACTOR * lengths + LENGTH_MARGIN
@@ -371,3 +372,34 @@ def follow(turns: np.ndarray, codes: np.ndarray, vocab_size: int) -> tuple[np.nd
             codes = np.where(here, before, codes)
             turn = np.where(here, step - 1, turn)
     return tokens, lengths
+
+
+def main() -> None:
+    """Translates a file or standard input, one sentence a line, with the folder that this file lies in."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("input", nargs="?", type=argparse.FileType(encoding="utf-8"), default=sys.stdin)
+    parser.add_argument("--folder", type=Path, default=Path(__file__).parent, help="of the model (this file's)")
+    parser.add_argument("--num_beams", type=int, default=5, help="beam size; 1 is greedy search (5)")
+    parser.add_argument("--num_return_sequences", type=int, default=1, help="translations of each sentence (1)")
+    parser.add_argument("--length_penalty", type=float, help="exponent of the length in a score (the model's)")
+    parser.add_argument("--max_new_tokens", type=int, help="limit of every translation (twice its source's, plus 10)")
+    parser.add_argument("--scores", action="store_true", help="lines are: score TAB translation")
+    parser.add_argument("--max_tokens", type=int, default=4096, help="tokens of a batch, beams included (4096)")
+    parser.add_argument("--window", type=int, default=1000, help="lines read and written at a time (1000)")
+    parser.add_argument("--threads", type=int, help="all cores by default")
+    arguments = parser.parse_args()
+    names = ("num_beams", "num_return_sequences", "length_penalty", "max_new_tokens", "max_tokens")
+    options = {name: getattr(arguments, name) for name in names}
+    try:
+        translator = OnnxTranslator(arguments.folder, arguments.threads)
+        while window := [line.rstrip("\r\n") for line in itertools.islice(arguments.input, arguments.window)]:
+            for hypotheses in translator.translate_nbest(window, **options):
+                for hypothesis in hypotheses:
+                    score = f"{hypothesis.score:.6f}\t" if arguments.scores else ""
+                    print(score + hypothesis.text, flush=False)
+    except ValueError as error:
+        sys.exit(f"translator: error: {error}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,8 +1,7 @@
 """One turn of greedy and of beam search, as generate() takes it, to become the body of a loop in an exported model.
 
-Shapes: B sentences, K beams, P tokens of the prompt (the start token, and a forced prefix), V vocabulary, E tokens that
-end a translation. At turn t the decoder reads the tokens at position t and says those at t + 1; while t + 1 < P, the
-prompt says them.
+Shapes: B sentences, K beams, P tokens of the prompt (the start token, and a forced prefix), V vocabulary. At turn t
+the decoder reads the tokens at position t and says those at t + 1; while t + 1 < P, the prompt says them.
 
 What a caller may decide comes as tensors (`SHARED`), so that one graph serves every choice:
 
@@ -96,8 +95,8 @@ class GreedyTurn(Turn):
 class BeamTurn(Turn):
     """Beam search.
 
-    A hypothesis is known by its code, t * K * V + k * V + token: the turn t at which its last token was chosen, the beam
-    k that it went on from, and that token. The codes of all running beams of all turns say what each of them is.
+    A hypothesis is known by its code, t * K * V + k * V + token: the turn t at which its last token was chosen, the
+    beam k that it went on from, and that token. The codes of all running beams of all turns say what each of them is.
     `best_scores`, `best_codes` and `best_found` are of the finished translations, best first; `improvable` [B, 1] says
     whether a running beam may still come among them; `rows` [B * K] are the beams that the current ones go on from.
     """
