@@ -243,6 +243,7 @@ def guided_dynamic_routing(
     mask: Tensor | None = None,
     *,
     first_capsules: Tensor | None = None,
+    vote_exponentials: Tensor | None = None,
     return_all_agreements: bool = False,
 ) -> RoutingOutput:
     """Guided dynamic routing, Zheng et al. Alg. 1 and Eq. 4-7: at each decoding step t, the S source words are routed.
@@ -264,6 +265,7 @@ def guided_dynamic_routing(
         mask: [..., S], True for a real source word; padding is assigned to no capsule. A softmax over capsules gives
             it a probability whatever its logits are, so the probabilities themselves are set to 0.
         first_capsules: `uniform_capsules` of the votes and the mask where these are known already, [..., N, 1, D].
+        vote_exponentials: `key_exponentials` of vote_terms where these are known already, [..., S, N, H].
         return_all_agreements: also return the agreement of every iteration.
 
     Returns:
@@ -288,9 +290,10 @@ def guided_dynamic_routing(
                 raise ValueError("more than 1 iteration needs vote_terms, capsule_weight and score_weight")
             states = _widened(state_terms).unsqueeze(-3)
             keys = _widened(vote_terms).transpose(-3, -2)
+            exponentials = None if vote_exponentials is None else vote_exponentials.transpose(-3, -2)
             output_weight, weight = _widened(capsule_weight).mT, _widened(score_weight).unsqueeze(0)
         for _ in range(1, num_iterations):
-            scores = additive_scores(states + capsules @ output_weight, keys, weight).squeeze(-1)
+            scores = additive_scores(states + capsules @ output_weight, keys, weight, exponentials).squeeze(-1)
             logits = scores if logits is None else logits + scores
             agreement = logits.softmax(dim=-3) * real
             agreements.append(agreement)

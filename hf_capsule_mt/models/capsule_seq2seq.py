@@ -23,7 +23,7 @@ from transformers.utils.output_capturing import maybe_install_capturing_hooks
 
 from .capsule_cache import guided_cache_layer
 from .capsule_guided import GuidedOutput, GuidedSource
-from .capsule_kernels import cross_entropy, linear_cross_entropy
+from .capsule_kernels import cross_entropy, key_exponentials, linear_cross_entropy
 from .capsule_layers import InitialisesItself, LayerAggregation, is_plain_projection
 from .capsule_operators import AFTER_SAVING, operator_file
 
@@ -43,8 +43,8 @@ class CapsuleEncoderOutput(BaseModelOutput):
     Attributes:
         agreements: R tensors [B, S, L, N], or None.
         guided_votes, guided_keys, guided_capsules: what guided routing needs of the source, from `GuidedSource`. As
-            tensors of the encoder's output they are computed once per source, and `generate` copies them for the
-            beams.
+            tensors of the encoder's output they are computed once per source; the beams of a sentence share them.
+        guided_exponentials: `key_exponentials` of guided_keys where routing reads them, or None.
         source_context, source_keys: what a recurrent decoder reads of the source, from `SourceMemory`.
         source_agreements: assignment of the source words to the capsules of the memory, R tensors [B, S, M], or None.
     """
@@ -53,6 +53,7 @@ class CapsuleEncoderOutput(BaseModelOutput):
     guided_votes: torch.FloatTensor | None = None
     guided_keys: torch.FloatTensor | None = None
     guided_capsules: torch.FloatTensor | None = None
+    guided_exponentials: torch.FloatTensor | None = None
     source_context: torch.FloatTensor | None = None
     source_keys: torch.FloatTensor | None = None
     source_agreements: Agreements | None = None
@@ -60,7 +61,7 @@ class CapsuleEncoderOutput(BaseModelOutput):
 
 # a constant, as torch.compile does not look into dataclasses
 ENCODER_FIELDS = tuple(field.name for field in dataclasses.fields(CapsuleEncoderOutput))
-GUIDED_FIELDS = ("guided_votes", "guided_keys", "guided_capsules")
+GUIDED_FIELDS = ("guided_votes", "guided_keys", "guided_capsules", "guided_exponentials")
 
 
 @dataclass
@@ -80,6 +81,7 @@ class CapsuleSeq2SeqModelOutput(Seq2SeqModelOutput):
     guided_votes: torch.FloatTensor | None = None
     guided_keys: torch.FloatTensor | None = None
     guided_capsules: torch.FloatTensor | None = None
+    guided_exponentials: torch.FloatTensor | None = None
 
 
 @dataclass
@@ -230,7 +232,10 @@ class AggregatingEncoderMixin(AggregatingStackMixin):
             return outputs
         states = outputs.last_hidden_state
         votes, keys, capsules = self.guided_source(states, source_mask(attention_mask, states.shape[1]))
-        return extend_output(outputs, guided_votes=votes, guided_keys=keys, guided_capsules=capsules)
+        exponentials = key_exponentials(keys) if self.guided_source.system == "routing" else None
+        return extend_output(
+            outputs, guided_votes=votes, guided_keys=keys, guided_capsules=capsules, guided_exponentials=exponentials
+        )
 
 
 class AggregatingDecoderMixin(AggregatingStackMixin):
@@ -472,7 +477,10 @@ class CapsuleForConditionalGenerationMixin(CapsulePreTrainedMixin):
         source = (outputs.guided_votes, outputs.guided_keys, outputs.guided_capsules)
         mask = source_mask(attention_mask, outputs.guided_votes.shape[2])
         if not self.guided_head.recurrent:
-            return self.guided_head(states, *source, mask)
+            if mask is not None and mask.shape[0] != outputs.guided_votes.shape[0]:
+                # beams of a sentence, one after another, have one source
+                mask = mask[:: mask.shape[0] // outputs.guided_votes.shape[0]]
+            return self.guided_head(states, *source, mask, outputs.guided_exponentials)
         steps = states.shape[1]
         real_steps = None
         if decoder_attention_mask is not None and decoder_attention_mask.dim() == 2:
@@ -520,6 +528,26 @@ class CapsuleForConditionalGenerationMixin(CapsulePreTrainedMixin):
         parts = {name: total / num_items_in_batch for name, total in sums.items()}
         weighted = [getattr(self.config, f"{name}_weight") * part for name, part in parts.items()]
         return {"loss": loss + sum(weighted), "translation_loss": loss, **parts}
+
+    def _expand_inputs_for_generation(self, *args: Any, **kwargs: Any) -> tuple[Tensor, dict[str, Any]]:
+        """As in transformers; but the beams of a sentence share what guided routing needs of the source.
+
+        Not so with a recurrent head, whose states differ by beam.
+        """
+        outputs = kwargs.get("encoder_outputs")
+        shared: dict[str, Tensor] = {}
+        if (
+            self.guided_head is not None
+            and not self.guided_head.recurrent
+            and isinstance(outputs, CapsuleEncoderOutput)
+        ):
+            shared = {name: value for name, value in outputs.items() if name in GUIDED_FIELDS}
+            others = {name: value for name, value in outputs.items() if name not in shared}
+            kwargs["encoder_outputs"] = CapsuleEncoderOutput(**others)
+        input_ids, kwargs = super()._expand_inputs_for_generation(*args, **kwargs)
+        for name, value in shared.items():
+            kwargs["encoder_outputs"][name] = value
+        return input_ids, kwargs
 
     def _reorder_cache(self, past_key_values: Cache, beam_idx: Tensor) -> Cache:
         """For beam search: the beams of a sentence share its source, whose keys and values stay where they are."""
