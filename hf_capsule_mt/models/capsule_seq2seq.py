@@ -6,6 +6,7 @@ like Marian: `class CapsuleMarianEncoder(AggregatingStackMixin, MarianEncoder)`.
 
 import copy
 import dataclasses
+from collections import OrderedDict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -36,8 +37,20 @@ Agreements = tuple[torch.FloatTensor, ...]
 CAPTURE_MODULE = maybe_install_capturing_hooks.__module__
 
 
+class QuickFields:
+    """Sets a field as `ModelOutput` does, which lists all fields of its class anew for each of them.
+
+    That takes as long as some layers of a small model, at every step of decoding.
+    """
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if value is not None and name in self.__dataclass_fields__:
+            OrderedDict.__setitem__(self, name, value)
+        object.__setattr__(self, name, value)
+
+
 @dataclass
-class CapsuleEncoderOutput(BaseModelOutput):
+class CapsuleEncoderOutput(QuickFields, BaseModelOutput):
     """Encoder output.
 
     Attributes:
@@ -65,14 +78,14 @@ GUIDED_FIELDS = ("guided_votes", "guided_keys", "guided_capsules", "guided_expon
 
 
 @dataclass
-class CapsuleDecoderOutput(BaseModelOutputWithPastAndCrossAttentions):
+class CapsuleDecoderOutput(QuickFields, BaseModelOutputWithPastAndCrossAttentions):
     """Decoder output; agreements: R tensors [B, T, L, N], or None."""
 
     agreements: Agreements | None = None
 
 
 @dataclass
-class CapsuleSeq2SeqModelOutput(Seq2SeqModelOutput):
+class CapsuleSeq2SeqModelOutput(QuickFields, Seq2SeqModelOutput):
     """Model output with the agreements of both stacks; for the head, also what guided routing needs of the source."""
 
     encoder_agreements: Agreements | None = None
@@ -85,7 +98,7 @@ class CapsuleSeq2SeqModelOutput(Seq2SeqModelOutput):
 
 
 @dataclass
-class CapsuleSeq2SeqLMOutput(Seq2SeqLMOutput):
+class CapsuleSeq2SeqLMOutput(QuickFields, Seq2SeqLMOutput):
     """Output with logits.
 
     Attributes:
