@@ -86,7 +86,21 @@ def export_part(
         raise RuntimeError("torch.onnx.export returned nothing")
     model = program.model_proto
     add_prefix_graph(model.graph, prefix, rename_inputs=False, rename_outputs=False, inplace=True)
+    _multiply_squares(model.graph)
     return Part(model.graph, list(model.opset_import))
+
+
+def _multiply_squares(graph: GraphProto) -> None:
+    """x ** 2 as x * x: ONNX Runtime's power is several times slower."""
+    constants = {tensor.name: tensor for tensor in graph.initializer if not tensor.dims}
+    for node in graph.node:
+        if (
+            node.op_type == "Pow"
+            and node.input[1] in constants
+            and numpy_helper.to_array(constants[node.input[1]]) == 2
+        ):
+            node.op_type = "Mul"
+            node.input[1] = node.input[0]
 
 
 def search_loop(
