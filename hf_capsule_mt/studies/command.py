@@ -89,8 +89,8 @@ def _run(arguments: argparse.Namespace) -> bool:
         cluster = Cluster(study, options) if on_cluster else None
         hold_to_record(study, resolved)
         if arguments.keep is not None:
-            restore(study, resolved, arguments.keep)
-        runs = plan(study, sources, str(resolved[study.compare_with]["target_lang"]))
+            restore(study, resolved, arguments.keep, to_go_on=True)
+        runs = plan(study, sources, resolved)
         to_do = sum(run.next_command() is not None for run in runs)
         if cluster is not None:
             machine = Machine(arguments.jobs or max(1, to_do), 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,11 @@ RESERVED = ("output_dir", "seed", "resume_from_checkpoint")
 # They are names of folders and of files, too.
 NAME = re.compile(r"[^\W_][\w.+-]*( [\w.+-]+)*")
 RECIPE_TEST = "test"
+# What a student has from its teacher, and what the two must share for it.
+GIVEN_BY_TEACHER = ("tokenizer_name_or_path", "model_name_or_path", "dataset_name")
+SHARED_WITH_TEACHER = ("source_lang", "target_lang", "train_file", "data_dir", "max_train_samples")
+# within the folder of a teacher's run: prefix of its translations of the training text
+DISTILLED = Path("distilled", "train")
 
 
 @dataclass(frozen=True)
@@ -40,6 +45,7 @@ class Study:
         score: the primary score.
         output: the folder of the runs.
         curves: arguments that the primary score is drawn against, see `curves.curve_lines`.
+        teachers: name -> the system whose translations of the training text it is trained on, seed by seed.
     """
 
     path: Path
@@ -51,14 +57,25 @@ class Study:
     score: str
     output: Path
     curves: list[str]
+    teachers: dict[str, str] = field(default_factory=dict)
 
     def runs(self) -> list[tuple[str, int]]:
         """System and seed of each run: the first seed of all systems, then the second one, ..."""
         return [(system, seed) for seed in self.seeds for system in self.systems]
 
     def arguments(self, system: str, seed: int) -> list[str]:
-        """The arguments of a run; "{seed}" in them is its seed, so that it can start from another run of that seed."""
-        return [word.replace("{seed}", str(seed)) for word in self.systems[system]]
+        """
+        The arguments of a run; "{seed}" in them is its seed, so that it can start from another run of that seed. A
+        student reads what its teacher has translated, and with the teacher's tokenizer.
+        """
+        words = [word.replace("{seed}", str(seed)) for word in self.systems[system]]
+        if system in self.teachers:
+            teacher = self.folder(self.teachers[system], seed)
+            corpus = teacher / DISTILLED
+            # of the current folder, whatever the data folder
+            name = corpus if corpus.is_absolute() else f"./{corpus}"
+            words += [f"--train_file={name}", f"--tokenizer_name_or_path={teacher}"]
+        return words
 
     def folder(self, system: str, seed: int) -> Path:
         """The output folder of a run."""
@@ -128,6 +145,7 @@ def _study(path: Path, values: dict[Any, Any], output: Path | None) -> Study:
         raise ValueError("systems must be 'name: recipe' or 'name: {argument: value}' lines")
     _check_names("systems", systems)
     common = _mapping("arguments", values.get("arguments"))
+    teachers = _teachers(systems)
     arguments = {
         name: _system(name, value, values.get("recipe"), common, path.parent) for name, value in systems.items()
     }
@@ -150,13 +168,32 @@ def _study(path: Path, values: dict[Any, Any], output: Path | None) -> Study:
         score=score,
         output=Path(output or _text("output", values.get("output", f"runs/studies/{path.stem}"))),
         curves=_curves(values.get("curves")),
+        teachers=teachers,
     )
+
+
+def _teachers(systems: Mapping[str, Any]) -> dict[str, str]:
+    """The teachers of those systems that have one; each stands above its students."""
+    teachers: dict[str, str] = {}
+    above: list[str] = []
+    for name, value in systems.items():
+        if isinstance(value, dict) and "teacher" in value:
+            teacher = value["teacher"]
+            if teacher not in above:
+                raise ValueError(
+                    f"systems: {name}: teacher {teacher!r} must be a system that stands above it"
+                    + (f"; there are: {', '.join(above)}" if above else "")
+                )
+            teachers[name] = teacher
+        above.append(name)
+    return teachers
 
 
 def _system(name: str, value: Any, base: Any, common: dict[str, Any], folder: Path) -> list[str]:
     """The arguments of a system: a recipe in place of the base, arguments over the base, or both."""
     own = {"recipe": value} if isinstance(value, str) else dict(_mapping(f"systems: {name}", value))
     recipe = own.pop("recipe", base)
+    own.pop("teacher", None)
     if recipe is None:
         raise ValueError(f"systems: {name}: there is no recipe; give the study a base recipe, or this system its own")
     try:
@@ -240,6 +277,9 @@ def resolve_arguments(study: Study) -> dict[str, dict[str, Any]]:
         # through JSON, as the other side of a comparison has been
         kept = {key: value for key, value in without_secrets(given).items() if key not in RESERVED}
         resolved[name] = json.loads(json_text(kept))
+    for name, teacher in study.teachers.items():
+        _check_student(study.path, name, resolved[name], teacher, resolved[teacher])
+        resolved[name]["teacher"] = teacher
     for argument in study.curves:
         if not curve_lines(resolved, argument):
             raise ValueError(
@@ -247,6 +287,26 @@ def resolve_arguments(study: Study) -> dict[str, dict[str, Any]]:
                 "systems that are to be compared"
             )
     return resolved
+
+
+def _check_student(
+    path: Path, name: str, arguments: Mapping[str, Any], teacher: str, taught: Mapping[str, Any]
+) -> None:
+    """Raises a ValueError if a student cannot be trained on what its teacher translates."""
+    for key in GIVEN_BY_TEACHER:
+        if key in arguments:
+            why = (
+                "only files are translated by a teacher"
+                if key == "dataset_name"
+                else "its teacher gives the tokenizer"
+            )
+            raise ValueError(f"{path}: systems: {name}: {key} and teacher exclude each other: {why}")
+    for key in SHARED_WITH_TEACHER:
+        if arguments.get(key) != taught.get(key):
+            raise ValueError(
+                f"{path}: systems: {name}: its teacher {teacher} must have the same {key}, whose text it translates: "
+                f"{_shown(arguments, key)}, and the teacher {_shown(taught, key)}"
+            )
 
 
 def hold_to_record(study: Study, resolved: Mapping[str, Mapping[str, Any]], folder: Path | None = None) -> None:
