@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,10 +14,16 @@ from ..recipe_files import read_recipe, read_yaml
 from ..records import without_secrets
 from .curves import curve_lines
 
-SCORES = ("bleu", "chrf", "ter")
+TITLES = {"bleu": "BLEU", "chrf": "chrF", "ter": "TER"}
+SCORES = tuple(TITLES)
 STUDY = "study.json"
 PACKAGED = Path(__file__).parent
-KEYS = ("title", "recipe", "arguments", "systems", "seeds", "test_sets", "compare_with", "score", "curves", "output")
+KEYS = (
+    *("title", "recipe", "arguments", "systems", "seeds", "test_sets", "compare_with", "baselines", "score", "curves"),
+    *("details", "output"),
+)
+LENGTH, ADEQUACY = "length", "adequacy"
+DETAILS = (LENGTH, ADEQUACY)
 # What the runner sets for each run.
 RESERVED = ("output_dir", "seed", "resume_from_checkpoint")
 # They are names of folders and of files, too.
@@ -46,6 +52,8 @@ class Study:
         output: the folder of the runs.
         curves: arguments that the primary score is drawn against, see `curves.curve_lines`.
         teachers: name -> the system whose translations of the training text it is trained on, seed by seed.
+        baselines: further systems that all others are compared with, by the primary score.
+        details: of DETAILS, what else is measured on the translations.
     """
 
     path: Path
@@ -58,6 +66,8 @@ class Study:
     output: Path
     curves: list[str]
     teachers: dict[str, str] = field(default_factory=dict)
+    baselines: list[str] = field(default_factory=list)
+    details: list[str] = field(default_factory=list)
 
     def runs(self) -> list[tuple[str, int]]:
         """System and seed of each run: the first seed of all systems, then the second one, ..."""
@@ -167,8 +177,10 @@ def _study(path: Path, values: dict[Any, Any], output: Path | None) -> Study:
         compare_with=compare_with,
         score=score,
         output=Path(output or _text("output", values.get("output", f"runs/studies/{path.stem}"))),
-        curves=_curves(values.get("curves")),
+        curves=_names("curves", values.get("curves"), "arguments, such as [num_capsules]"),
         teachers=teachers,
+        baselines=_chosen("baselines", values.get("baselines"), [name for name in systems if name != compare_with]),
+        details=_chosen("details", values.get("details"), DETAILS),
     )
 
 
@@ -239,10 +251,18 @@ def _seeds(value: Any) -> list[int]:
     return value
 
 
-def _curves(value: Any) -> list[str]:
+def _names(key: str, value: Any, of_what: str) -> list[str]:
     names = [] if value is None else value
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names) or len({*names}) < len(names):
-        raise ValueError(f"curves must be a list of different arguments, such as [num_capsules], got {value!r}")
+        raise ValueError(f"{key} must be a list of different {of_what}, got {value!r}")
+    return names
+
+
+def _chosen(key: str, value: Any, choices: Sequence[str]) -> list[str]:
+    names = _names(key, value, f"names of {', '.join(choices)}")
+    for name in names:
+        if name not in choices:
+            raise ValueError(f"{key}: there is no {name!r} to choose; there are: {', '.join(choices)}")
     return names
 
 
