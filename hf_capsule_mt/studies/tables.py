@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -192,6 +193,24 @@ def interval_figure(record: Mapping[str, Any]) -> Figure:
     return figure
 
 
+def study_figures(record: Mapping[str, Any]) -> dict[str, Callable[[], Figure]]:
+    """
+    The figures of a record, by the names of their files: the intervals of the differences, BLEU by source length where
+    the study has measured it, and the curves that it asks for. Drawing them needs matplotlib.
+    """
+    from ..analysis.plots import length_buckets
+
+    figures: dict[str, Callable[[], Figure]] = {}
+    if any(test_set["comparisons"][record["score"]] for test_set in record["test_sets"].values()):
+        figures[FIGURE] = partial(interval_figure, record)
+    for name, test_set in record["test_sets"].items():
+        if LENGTH in test_set:
+            figures[f"{LENGTH}_{name.replace(' ', '_')}"] = partial(length_buckets, test_set[LENGTH])
+    for argument in record.get("curves", ()):
+        figures[f"{CURVE}_{argument}"] = partial(curve_figure, record, argument)
+    return figures
+
+
 def write_tables(record: Mapping[str, Any], folder: Path) -> list[Path]:
     """
     Write record, tables and figure of a study.
@@ -203,21 +222,12 @@ def write_tables(record: Mapping[str, Any], folder: Path) -> list[Path]:
     for name, text in texts.items():
         write_whole(folder / name, text)
     files = [folder / name for name in texts]
-    compared = any(test_set["comparisons"][record["score"]] for test_set in record["test_sets"].values())
     try:
-        from ..analysis.plots import length_buckets, save
+        from ..analysis.plots import save
 
-        if compared:
-            figure = interval_figure(record)
-            files += [save(figure, folder / f"{FIGURE}.{ending}") for ending in ("svg", "png")]
-        for name, test_set in record["test_sets"].items():
-            if LENGTH in test_set:
-                figure = length_buckets(test_set[LENGTH])
-                stem = f"{LENGTH}_{name.replace(' ', '_')}"
-                files += [save(figure, folder / f"{stem}.{ending}") for ending in ("svg", "png")]
-        for argument in record.get("curves", ()):
-            figure = curve_figure(record, argument)
-            files += [save(figure, folder / f"{CURVE}_{argument}.{ending}") for ending in ("svg", "png")]
+        for name, draw in study_figures(record).items():
+            figure = draw()
+            files += [save(figure, folder / f"{name}.{ending}") for ending in ("svg", "png")]
     except ImportError:
         pass
     return files
