@@ -6,9 +6,8 @@ Run a study, systems with several seeds each, and make its table.
     hf-capsule-mt study table STUDY.yaml                      means, differences, intervals and a figure
     hf-capsule-mt study table record.json --table FOLDER      ... from a record alone
 
-STUDY is a file, or the name of a study that comes with the package: grammar, grammar_capsules, grammar_iterations,
-multi30k. `run` may be interrupted, and goes on where it was when it is given again; what has failed is tried again
-then.
+STUDY is a file, or the name of a study that comes with the package, such as grammar or multi30k. `run` may be
+interrupted, and goes on where it was when it is given again; what has failed is tried again then.
 """
 
 from __future__ import annotations
