@@ -47,12 +47,12 @@ def _length_table(record: Mapping[str, Any], name: str, systems: Mapping[str, An
     ]
     header = [
         "System",
-        *(f"{span_label(low, high)} words" for low, high in spans),
+        *(span_label(low, high) for low, high in spans),
     ]
     counts = ", ".join(f"{count:,}" for count in spans.values())
     caption = (
-        f"{record['title']}: {name}. BLEU by source length, mean over the seeds, and in parentheses the length of the "
-        f"translations to that of the references; {counts} sentences."
+        f"{record['title']}: {name}. BLEU by source length in words (characters of Chinese and Japanese), mean over "
+        f"the seeds, and in parentheses the length of the translations to that of the references; {counts} sentences."
     )
     return Table(header, rows, caption, f"tab:{record['study']}:{name}:length")
 

@@ -55,7 +55,7 @@ def test_tables_and_figures_show_them(detailed, tmp_path):
     share = detailed["test_sets"]["test"]["adequacy"]["plain"]["under_translated_share"]
     difference = detailed["test_sets"]["test"]["baselines"]["linear"]["plain"]["difference"]
     length = f"{bucket['bleu']:.1f} ({bucket['ratio']:.2f})"
-    for said in (length, f"{100 * share:.1f} %", f"{difference:+.2f}", "Differences to linear", "10 words"):
+    for said in (length, f"{100 * share:.1f} %", f"{difference:+.2f}", "Differences to linear", "length in words"):
         assert said in text
     assert length in latex and rf"{100 * share:.1f} \%" in latex
     assert {"length_test.svg", "length_test.png"} <= {path.name for path in folder.iterdir()}
