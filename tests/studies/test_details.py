@@ -1,5 +1,7 @@
 """What a study asks for beside its scores: further baselines, BLEU by length, words left out."""
 
+import sys
+
 import numpy as np
 import pytest
 from test_study_tables import SYSTEMS, finished, record_of  # noqa: F401 (a fixture)
@@ -85,6 +87,13 @@ def test_without_asking_nothing_is_measured(finished, tmp_path):  # noqa: F811
     assert main(["table", str(finished()), "--draws", "200"]) == 0
     test_set = record_of(tmp_path)["test_sets"]["test"]
     assert "length" not in test_set and "adequacy" not in test_set and test_set["baselines"] == {}
+
+
+def test_without_an_aligner_adequacy_is_left_out(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "systran_align", None)
+    arguments = {"source_lang": "en", "target_lang": "de"}
+    found = measure(["length", "adequacy"], ["a"], ["ein"], {("plain", 1): ["ein"]}, arguments, "cased")
+    assert set(found) == {"length"} and "without adequacy: word alignments need" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
