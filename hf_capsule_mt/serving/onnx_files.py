@@ -204,6 +204,22 @@ def search_loop(encoder: Part, step: Part, states: Sequence[State], search: "Sea
     )
 
 
+def with_places(encoder: Part) -> Part:
+    """An encoder that finds its inputs "words" and "places" in "attention_mask" itself."""
+    find = Nodes("places")
+    flat = find("Reshape", "attention_mask", find.vector(-1))
+    find("Reshape", find("NonZero", flat), find.vector(-1), name="words")
+    counted = find("Sub", find("CumSum", flat, find.constant(0)), find.constant(1))
+    find("Max", counted, find.constant(0), name="places")
+    graph = GraphProto()
+    graph.CopyFrom(encoder.graph)
+    del graph.node[:], graph.input[:]
+    graph.node.extend([*find.nodes, *encoder.graph.node])
+    graph.input.extend(value for value in encoder.graph.input if value.name not in ("words", "places"))
+    graph.initializer.extend(find.constants.values())
+    return Part(graph, encoder.opsets)
+
+
 def _first_states(states: Sequence[State]) -> Nodes:
     """Nodes that make the decoder's states before the first step, "first_" + name, from "row_count" and "beam_count".
 
