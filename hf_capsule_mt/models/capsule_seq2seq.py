@@ -23,7 +23,6 @@ from transformers.modeling_outputs import (
 from transformers.utils import ModelOutput
 from transformers.utils.output_capturing import maybe_install_capturing_hooks
 
-from .capsule_attention import SharedSourceMixin
 from .capsule_cache import guided_cache_layer
 from .capsule_guided import GuidedOutput, GuidedSource
 from .capsule_kernels import cross_entropy, key_exponentials, linear_cross_entropy
@@ -258,20 +257,6 @@ class AggregatingDecoderMixin(AggregatingStackMixin):
 
     stack_name = "decoder"
     stack_output_class = CapsuleDecoderOutput
-    # the class of its attention to the source that beams can share, if there is one
-    source_attention: type[SharedSourceMixin] | None = None
-
-    def __init__(self, config) -> None:
-        super().__init__(config)
-        if self.source_attention is not None:
-            for layer in self.layers:
-                # not a new module, whose weights would be drawn again
-                layer.encoder_attn.__class__ = self.source_attention
-
-    @property
-    def shares_source(self) -> bool:
-        """Whether the encoder's hidden states may be those of the sentences where its input is of their beams."""
-        return self.source_attention is not None and self.config._attn_implementation in ("eager", "sdpa")
 
 
 def keeps_signature(function: Any) -> Any:
@@ -286,13 +271,6 @@ def source_mask(attention_mask: Tensor | None, length: int) -> Tensor | None:
     Of a mask that is longer than the source, S positions count, as in the parents' attention.
     """
     return None if attention_mask is None else attention_mask[:, :length].bool()
-
-
-def by_sentence(mask: Tensor | None, sentences: int) -> Tensor | None:
-    """Of a mask of all beams, which are one after another, [B * beams, ...], that of their B sentences."""
-    if mask is None or mask.shape[0] == sentences:
-        return mask
-    return mask[:: mask.shape[0] // sentences]
 
 
 def _without_capture_hooks(module: nn.Module | None) -> nn.Module | None:
@@ -373,7 +351,7 @@ class CapsuleSeq2SeqModelMixin(CapsulePreTrainedMixin):
             input_ids=decoder_input_ids,
             attention_mask=decoder_attention_mask,
             encoder_hidden_states=encoder_outputs.last_hidden_state,
-            encoder_attention_mask=by_sentence(attention_mask, encoder_outputs.last_hidden_state.shape[0]),
+            encoder_attention_mask=attention_mask,
             past_key_values=past_key_values,
             inputs_embeds=decoder_inputs_embeds,
             use_cache=use_cache,
@@ -520,7 +498,9 @@ class CapsuleForConditionalGenerationMixin(CapsulePreTrainedMixin):
         source = (outputs.guided_votes, outputs.guided_keys, outputs.guided_capsules)
         mask = source_mask(attention_mask, outputs.guided_votes.shape[2])
         if not self.guided_head.recurrent:
-            mask = by_sentence(mask, outputs.guided_votes.shape[0])
+            if mask is not None and mask.shape[0] != outputs.guided_votes.shape[0]:
+                # beams of a sentence, one after another, have one source
+                mask = mask[:: mask.shape[0] // outputs.guided_votes.shape[0]]
             return self.guided_head(states, *source, mask, outputs.guided_exponentials)
         steps = states.shape[1]
         real_steps = None
@@ -571,24 +551,24 @@ class CapsuleForConditionalGenerationMixin(CapsulePreTrainedMixin):
         return {"loss": loss + sum(weighted), "translation_loss": loss, **parts}
 
     def _expand_inputs_for_generation(self, *args: Any, **kwargs: Any) -> tuple[Tensor, dict[str, Any]]:
-        """As in transformers; but the beams of a sentence share its encoding as far as the model can read it so."""
-        outputs = kwargs.get("encoder_outputs")
-        if not isinstance(outputs, BaseModelOutput):
-            return super()._expand_inputs_for_generation(*args, **kwargs)
-        shared = {name: outputs[name] for name in self._shared_by_beams(outputs)}
-        kwargs["encoder_outputs"] = type(outputs)(**{n: value for n, value in outputs.items() if n not in shared})
-        input_ids, kwargs = super()._expand_inputs_for_generation(*args, **kwargs)
-        # in their order, as the hidden states have to be the first
-        both = {**kwargs["encoder_outputs"], **shared}
-        kwargs["encoder_outputs"] = type(outputs)(**{name: both[name] for name in outputs})
-        return input_ids, kwargs
+        """As in transformers; but the beams of a sentence share what guided routing needs of the source.
 
-    def _shared_by_beams(self, outputs: BaseModelOutput) -> list[str]:
-        """The fields of an encoder output that are not copied for beams; a recurrent head's states differ by beam."""
-        names = [] if self.guided_head is None or self.guided_head.recurrent else list(GUIDED_FIELDS)
-        if self.model.decoder.shares_source and (self.guided_head is None or "guided_votes" in outputs):
-            names.append("last_hidden_state")
-        return [name for name in names if name in outputs]
+        Not so with a recurrent head, whose states differ by beam.
+        """
+        outputs = kwargs.get("encoder_outputs")
+        shared: dict[str, Tensor] = {}
+        if (
+            self.guided_head is not None
+            and not self.guided_head.recurrent
+            and isinstance(outputs, CapsuleEncoderOutput)
+        ):
+            shared = {name: value for name, value in outputs.items() if name in GUIDED_FIELDS}
+            others = {name: value for name, value in outputs.items() if name not in shared}
+            kwargs["encoder_outputs"] = CapsuleEncoderOutput(**others)
+        input_ids, kwargs = super()._expand_inputs_for_generation(*args, **kwargs)
+        for name, value in shared.items():
+            kwargs["encoder_outputs"][name] = value
+        return input_ids, kwargs
 
     def _reorder_cache(self, past_key_values: Cache, beam_idx: Tensor) -> Cache:
         """For beam search: the beams of a sentence share its source, whose keys and values stay where they are."""

@@ -6,7 +6,6 @@ import torch
 from torch import nn
 from transformers import BartForConditionalGeneration
 from transformers.models.bart.modeling_bart import (
-    BartAttention,
     BartDecoder,
     BartEncoder,
     BartModel,
@@ -15,7 +14,6 @@ from transformers.models.bart.modeling_bart import (
     shift_tokens_right,
 )
 
-from .capsule_attention import SharedSourceMixin
 from .capsule_guided import guided_head
 from .capsule_seq2seq import (
     AggregatingDecoderMixin,
@@ -32,15 +30,10 @@ class CapsuleBartEncoder(AggregatingEncoderMixin, BartEncoder):
     config_class = CapsuleBartConfig
 
 
-class CapsuleBartAttention(SharedSourceMixin, BartAttention):
-    """BART's attention; beams share their source."""
-
-
 class CapsuleBartDecoder(AggregatingDecoderMixin, BartDecoder):
     """BART's decoder; its output aggregates its layers."""
 
     config_class = CapsuleBartConfig
-    source_attention = CapsuleBartAttention
 
 
 class CapsuleBartModel(CapsuleSeq2SeqModelMixin, BartModel):

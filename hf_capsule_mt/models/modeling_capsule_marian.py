@@ -6,14 +6,12 @@ import torch
 from torch import nn
 from transformers import MarianMTModel
 from transformers.models.marian.modeling_marian import (
-    MarianAttention,
     MarianDecoder,
     MarianEncoder,
     MarianModel,
     MarianPreTrainedModel,
 )
 
-from .capsule_attention import SharedSourceMixin
 from .capsule_guided import guided_head
 from .capsule_seq2seq import (
     AggregatingDecoderMixin,
@@ -30,15 +28,10 @@ class CapsuleMarianEncoder(AggregatingEncoderMixin, MarianEncoder):
     config_class = CapsuleMarianConfig
 
 
-class CapsuleMarianAttention(SharedSourceMixin, MarianAttention):
-    """Marian's attention; beams share their source."""
-
-
 class CapsuleMarianDecoder(AggregatingDecoderMixin, MarianDecoder):
     """Marian's decoder; its output aggregates its layers."""
 
     config_class = CapsuleMarianConfig
-    source_attention = CapsuleMarianAttention
 
 
 class CapsuleMarianModel(CapsuleSeq2SeqModelMixin, MarianModel):

@@ -26,7 +26,6 @@ from hf_capsule_mt.models.capsule_recurrent import LSTM
 from hf_capsule_mt.models.capsule_seq2seq import (
     CapsuleDecoderOutput,
     CapsuleEncoderOutput,
-    CapsuleForConditionalGenerationMixin,
     CapsuleSeq2SeqLMOutput,
     CapsuleSeq2SeqModelOutput,
 )
@@ -362,53 +361,6 @@ def test_generation_in_inference_mode_is_generation(family, options):
     assert torch.equal(found, expected)
     # the model is as fit for training as before
     model.train()(**batch).loss.backward()
-
-
-SEARCHES = {
-    "beam": {"num_beams": 3, "num_return_sequences": 2},
-    "sampling": {"do_sample": True, "num_return_sequences": 3},
-    "prefix": {"num_beams": 3, "decoder_input_ids": torch.tensor([[PAD, 4, 5]] * 3)},
-    "static": {"num_beams": 3, "cache_implementation": "static"},
-    "uncached": {"num_beams": 3, "use_cache": False},
-    "eager": {"num_beams": 3, "output_attentions": True, "output_scores": True},
-}
-
-
-@pytest.mark.parametrize("family", ["marian", "bart"])
-@pytest.mark.parametrize(
-    "fields", [{"aggregation": "none"}, EVERYTHING, GUIDED["recurrent"]], ids=["plain", "em", "gru"]
-)
-@pytest.mark.parametrize("search", SEARCHES)
-def test_beams_read_one_source(search, fields, family, monkeypatch):
-    model, batch, rows = BUILDERS[family](**fields).double(), sentence_batch(), []
-    if search == "eager":
-        model.set_attn_implementation("eager")
-    for layer in model.model.decoder.layers:
-        layer.encoder_attn.k_proj.register_forward_pre_hook(lambda module, args: rows.append(len(args[0])))
-
-    def generate():
-        torch.manual_seed(11)
-        source = {name: batch[name].clone() for name in ("input_ids", "attention_mask")}
-        return model.generate(**source, **SEARCHES[search], max_new_tokens=5, return_dict_in_generate=True)
-
-    found = generate()
-    assert set(rows) == {3}
-    rows.clear()
-    monkeypatch.delattr(CapsuleForConditionalGenerationMixin, "_expand_inputs_for_generation")
-    expected = generate()
-    assert set(rows) == {9}
-    assert torch.equal(found.sequences, expected.sequences)
-    if search == "eager":
-        torch.testing.assert_close(found.cross_attentions, expected.cross_attentions)
-        torch.testing.assert_close(found.scores, expected.scores)
-
-
-def test_other_attention_has_a_source_for_each_beam():
-    model = BUILDERS["marian"]()
-    assert model.model.decoder.shares_source
-    model.set_attn_implementation("flex_attention")
-    assert not model.model.decoder.shares_source
-    assert not BUILDERS["rnn"]().model.decoder.shares_source
 
 
 OUTPUTS = {
