@@ -309,7 +309,7 @@ def guided_dynamic_routing(
             agreements.append(agreement)
             capsules = squash(agreement @ v)
     capsules = capsules.expand(*shape[:-1], -1).transpose(-3, -2)
-    history = tuple(step.movedim(-3, -1) for step in agreements)
+    history = tuple(step.movedim(-3, -1) for step in agreements[0 if return_all_agreements else -1 :])
     return RoutingOutput(capsules.to(votes.dtype), history[-1], history if return_all_agreements else None)
 
 
