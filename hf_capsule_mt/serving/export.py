@@ -39,7 +39,7 @@ from transformers import (
 
 from .._version import __version__
 from ..command import run_command
-from ..evaluation.encoding import MOST_TOKENS, longest_output, start_token_id, target_vocabulary
+from ..evaluation.encoding import MOST_TOKENS, start_token_id, target_vocabulary
 from ..files import empty_folder, whole_folder, write_whole
 from ..hub.export import export
 from ..loading import add_trust_argument, from_checkpoint
@@ -54,6 +54,7 @@ from .tokenizer_files import source_and_target
 
 try:
     import onnxruntime
+    import onnxscript  # noqa: F401  (torch.onnx imports it when it exports)
     from onnx import ModelProto
 
     from .onnx_files import Part, export_part, quantize, search_loop, whole, write_models
@@ -182,22 +183,24 @@ def translator_settings(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBa
                 f"the model's generation config has {name}={value!r}, which an exported model does not have: "
                 f"remove it from generation_config.json, or keep translating with PyTorch"
             )
+    ends = end_token_ids(model, {})
+    if not ends:
+        raise ValueError("the model's generation config has no eos_token_id: a translation would have no end")
     suppressed = list(config.suppress_tokens or [])
     for words in config.bad_words_ids or []:
+        # as in generate(), which forbids no end in this way
+        if words in [[end] for end in ends]:
+            continue
         if len(words) != 1:
             raise ValueError(
                 f"the model's generation config forbids the sequence of tokens {words} (bad_words_ids), and an "
                 "exported model can forbid single tokens only"
             )
         suppressed += words
-    ends = end_token_ids(model, {})
-    if not ends:
-        raise ValueError("the model's generation config has no eos_token_id: a translation would have no end")
     generation = {name: getattr(config, name, None) for name in PARAMETERS}
     generation = {name: PARAMETERS[name] if value is None else value for name, value in generation.items()}
     limit = max_source_length(tokenizer, model.config)
     positions = max_positions(model.config, "decoder")
-    longest = longest_output(model, {})
     pad = model.config.pad_token_id
     return {
         "format": onnx_translator.FORMAT,
@@ -209,7 +212,7 @@ def translator_settings(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBa
         "vocab_size": target_vocabulary(model),
         "max_source_length": limit if limit < 10**9 else None,
         "max_positions": positions,
-        "longest_output": MOST_TOKENS if longest is None else longest + 1,
+        "longest_output": min(tokenizer.model_max_length, MOST_TOKENS) if positions is None else positions,
         "generation": generation,
     }
 

@@ -31,6 +31,8 @@ FORMAT = 1
 # A translation may have LENGTH_FACTOR * source tokens + LENGTH_MARGIN tokens unless the caller says else
 LENGTH_FACTOR = 2
 LENGTH_MARGIN = 10
+# sums of log-probabilities below it are of what a search held for want of anything else
+NOT_CHOSEN = -5.0e8
 
 Progress = Callable[[int, int], None]
 
@@ -160,7 +162,7 @@ class OnnxTranslator:
             raise ValueError(f"max_tokens must be at least 1, got {max_tokens}")
         rows = [row for row, sentence in enumerate(sentences) if sentence.strip()]
         sources = self._encode([sentences[row] for row in rows])
-        prompts = self._prompts([prefixes[row] if prefixes else "" for row in rows])
+        prompts = self._prompts([prefixes[row] if prefixes else "" for row in rows], options)
         blank = [Hypothesis("", [])] * options["num_return_sequences"]
         results: list[list[Hypothesis]] = [blank] * len(sentences)
         done = len(sentences) - len(rows)
@@ -194,7 +196,10 @@ class OnnxTranslator:
                 f"num_return_sequences={options['num_return_sequences']} needs at least as many beams, "
                 f"got num_beams={options['num_beams']}"
             )
-        options["length_given"] = given.get("max_new_tokens") is not None
+        if given.get("max_length") is not None and given.get("max_new_tokens") is None:
+            # a length of the caller wins over the model's, whichever way the two are given
+            options["max_new_tokens"] = None
+        options["length_given"] = any(given.get(name) is not None for name in ("max_new_tokens", "max_length"))
         return options
 
     def _encode(self, sentences: Sequence[str]) -> list[list[int]]:
@@ -209,10 +214,11 @@ class OnnxTranslator:
             self.source_tokenizer.no_truncation()
         return encoded
 
-    def _prompts(self, prefixes: Sequence[str]) -> list[list[int]]:
+    def _prompts(self, prefixes: Sequence[str], options: dict[str, Any]) -> list[list[int]]:
         """What the decoder begins with: the start token, and the tokens of a prefix that is not blank."""
-        start, first = self.settings["decoder_start_token_id"], self.settings["generation"]["forced_bos_token_id"]
-        longest = self._longest()
+        start, first = self.settings["decoder_start_token_id"], options["forced_bos_token_id"]
+        known = [self.settings["max_positions"], options["max_length"]]
+        longest = min((length for length in known if length is not None), default=None)
         prompts = []
         for prefix in prefixes:
             prompt = [start]
@@ -226,11 +232,6 @@ class OnnxTranslator:
                 )
             prompts.append(prompt)
         return prompts
-
-    def _longest(self) -> int | None:
-        """Longest decoder sequence, by the model's positions and its generation config."""
-        known = [self.settings["max_positions"], self.settings["generation"]["max_length"]]
-        return min((length for length in known if length is not None), default=None)
 
     def _search(
         self, sources: list[list[int]], prompts: list[list[int]], options: dict[str, Any]
@@ -266,16 +267,14 @@ class OnnxTranslator:
 
     def _limits(self, lengths: np.ndarray, prompt_length: int, options: dict[str, Any]) -> tuple[int, np.ndarray]:
         """Longest decoder sequence of all, and of each sentence."""
-        positions = self.settings["max_positions"]
+        positions, longest = self.settings["max_positions"], self.settings["longest_output"]
         limits = LENGTH_FACTOR * lengths + LENGTH_MARGIN
         if options["max_new_tokens"] is not None:
-            max_length = prompt_length + options["max_new_tokens"]
+            max_length = prompt_length + min(options["max_new_tokens"], max(1, longest - prompt_length))
         elif options["max_length"] is not None:
-            max_length = options["max_length"]
+            max_length = min(options["max_length"], longest)
         else:
             max_length = int(limits.max()) + 1 if positions is None else positions
-        longest = self.settings["longest_output"]
-        max_length = min(max_length, longest)
         if options["length_given"]:
             limits = np.full_like(limits, max_length)
         return max_length, np.minimum(limits, max_length).astype(np.int64)
@@ -330,6 +329,9 @@ class OnnxTranslator:
     def _beams(self, feeds: dict[str, np.ndarray], options: dict[str, Any]) -> list[list[Hypothesis]]:
         turns, scores, codes, found = self._run(BEAM, feeds)
         sequences, lengths = follow(turns, codes, self.settings["vocab_size"])
+        prompts = feeds["prompts"]
+        sums = scores * feeds["penalties"][np.maximum(lengths - (prompts.shape[1] - 1), 0)]
+        found &= sums > NOT_CHOSEN
         results = []
         for row in range(len(codes)):
             hypotheses = []
@@ -338,13 +340,14 @@ class OnnxTranslator:
                     tokens = sequences[row, beam, : lengths[row, beam]].tolist()
                     hypotheses.append(self._hypothesis(tokens, float(scores[row, beam])))
                 else:
-                    hypotheses.append(Hypothesis("", [], False, float("-inf")))
+                    hypotheses.append(self._hypothesis(prompts[row, 1:].tolist(), float("-inf")))
             results.append(hypotheses)
         return results
 
     def _hypothesis(self, tokens: list[int], score: float) -> Hypothesis:
         text = self.target_tokenizer.decode(tokens, skip_special_tokens=True)
-        return Hypothesis(text, tokens, bool(tokens) and tokens[-1] in self.settings["eos_token_ids"], score)
+        ended = score > float("-inf") and tokens[-1] in self.settings["eos_token_ids"]
+        return Hypothesis(text, tokens, ended, score)
 
 
 def follow(turns: np.ndarray, codes: np.ndarray, vocab_size: int) -> tuple[np.ndarray, np.ndarray]:

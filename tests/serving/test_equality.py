@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from exported import SENTENCES, assert_alike, random_options, sentences, with_generation_config
+from exported import SENTENCES, assert_alike, random_options, random_rules, sentences, set_rules
 from tiny_models import EOS
 
 DRAWS = 25
@@ -24,6 +24,7 @@ def test_beam_search(system, early_stopping, length_penalty):
 @pytest.mark.parametrize("seed", range(DRAWS))
 def test_random_options(system, seed):
     draw = random.Random(seed)
+    set_rules(system, **random_rules(draw))
     sources = sentences([draw.choice([0, 1, 2, 5, 9, 17, 33]) for _ in range(draw.choice([1, 2, 7]))], seed)
     options = random_options(draw)
     if draw.random() < 0.4:
