@@ -105,6 +105,7 @@ ABSENT: dict[str, tuple[Any, ...]] = {
     "max_time": (None,),
     "watermarking_config": (None,),
 }
+ADAPTERS = "{} has adapters: merge them into the model first (merge_and_unload), and save that"
 # largest difference of logits, in units of their spread, between the model and what is written
 TOLERANCE = 1e-3
 # sizes of the examples that graphs are traced with: they say nothing, but have to differ
@@ -153,6 +154,8 @@ def export_onnx(
 
 def _load(source: str | Path, trust_remote_code: bool) -> Any:
     """The model in float32; a plain Marian or BART one as the capsule model that it is without any system."""
+    if (Path(source) / "adapter_config.json").is_file():
+        raise ValueError(ADAPTERS.format(source))
     config = from_checkpoint(AutoConfig, source, trust_remote_code=trust_remote_code)
     plain = {"marian": CapsuleMarianMTModel, "bart": CapsuleBartForConditionalGeneration}
     kind: Any = plain.get(config.model_type, AutoModelForSeq2SeqLM)
@@ -165,7 +168,7 @@ def _load(source: str | Path, trust_remote_code: bool) -> Any:
         raise ValueError(f"{source} is quantised: export the model that it was made of, with --int8 if you like")
     model = from_checkpoint(kind, source, dtype=torch.float32, trust_remote_code=trust_remote_code).eval()
     if getattr(model, "_hf_peft_config_loaded", False):
-        raise ValueError(f"{source} has adapters: merge them into the model first (merge_and_unload), and save that")
+        raise ValueError(ADAPTERS.format(source))
     return model
 
 
@@ -229,7 +232,10 @@ def graphs(model: Any, ends: Sequence[int], pad: int, *, int8: bool = False) -> 
     source: Source = (RecurrentSource if recurrent else AttentionSource)(model)
     step: Step = (RecurrentStep if recurrent else AttentionStep)(model)
     with _quiet(), torch.no_grad():
-        encoder, decoder = _encoder(source), _step(source, step)
+        try:
+            encoder, decoder = _encoder(source), _step(source, step)
+        except torch.onnx.errors.OnnxExporterError as error:
+            raise ValueError(_not_a_graph(model, error)) from error
         searches = {name: _search_parts(name, tuple(ends), pad, model.lm_head.weight.shape[0]) for name in RESULTS}
     if int8:
         for part in (encoder, decoder):
@@ -238,6 +244,17 @@ def graphs(model: Any, ends: Sequence[int], pad: int, *, int8: bool = False) -> 
     for name, (begin, turn, state) in searches.items():
         models[name] = search_loop(Path(name).stem, encoder, decoder, step.states(), begin, turn, state, RESULTS[name])
     return models
+
+
+def _not_a_graph(model: Any, error: BaseException) -> str:
+    """One line for what the exporter says on pages; an operator from outside is the usual reason."""
+    root = error
+    while root.__cause__ is not None:
+        root = root.__cause__
+    return (
+        f"aggregation '{model.config.aggregation}' cannot become an ONNX graph, or else the rest of this"
+        f" {type(model).__name__}: {str(root).strip().splitlines()[0]}"
+    )
 
 
 def _encoder(source: Source) -> Part:
@@ -337,11 +354,13 @@ def check(model: Any, folder: Path) -> None:
     config, settings = model.config, json.loads((folder / onnx_translator.SETTINGS).read_text(encoding="utf-8"))
     steps = min(6, settings["longest_output"])
     size = min(settings["vocab_size"], config.vocab_size)
-    limit = settings["max_source_length"] or SOURCE
-    ids = torch.randint(0, size, (BATCH, min(SOURCE, limit)), generator=generator)
+    # other sizes than those of the examples that the graphs were traced with
+    length = min(SOURCE + 2, settings["max_source_length"] or SOURCE + 2)
+    ids = torch.randint(0, size, (BATCH + 1, length), generator=generator)
     mask = torch.ones_like(ids)
-    mask[1, -2:] = 0
-    tokens = torch.randint(0, size, (BATCH * BEAMS, steps), generator=generator)
+    mask[1, length // 2 + 1 :] = 0
+    mask[2, 1:] = 0
+    tokens = torch.randint(0, size, (len(ids) * BEAMS, steps), generator=generator)
     with torch.no_grad():
         expected = model(
             input_ids=ids.repeat_interleave(BEAMS, dim=0),
