@@ -12,7 +12,7 @@ from exported import word_tokenizer
 from hf_capsule_mt.__main__ import main
 from hf_capsule_mt.models.capsule_operators import AGGREGATION_CLASSES, register_aggregation
 from hf_capsule_mt.serving.export import export_onnx
-from tiny_models import EOS, PAD, bart_model, capsule_model
+from tiny_models import bart_model, capsule_model
 
 
 @pytest.fixture(scope="module")
@@ -131,7 +131,7 @@ def test_operators_that_cannot_be_graphs(tmp_path, monkeypatch, function):
     try:
         model = capsule_model(aggregation="untraceable")
         with pytest.raises(ValueError, match="aggregation 'untraceable' cannot become an ONNX graph") as error:
-            export_module.graphs(model, [EOS], PAD)
+            export_module.graphs(model, {})
     finally:
         del AGGREGATION_CLASSES["untraceable"]
     assert len(str(error.value).splitlines()) == 1
