@@ -159,7 +159,8 @@ def _load(source: str | Path, trust_remote_code: bool) -> Any:
         )
     if getattr(config, "quantization_config", None) is not None:
         raise ValueError(f"{source} is quantised: export the model that it was made of, with --int8 if you like")
-    model = from_checkpoint(kind, source, dtype=torch.float32, trust_remote_code=trust_remote_code).eval()
+    fields: dict[str, Any] = {"aggregation": "none"} if config.model_type in plain else {}
+    model = from_checkpoint(kind, source, dtype=torch.float32, trust_remote_code=trust_remote_code, **fields).eval()
     if getattr(model, "_hf_peft_config_loaded", False):
         raise ValueError(ADAPTERS.format(source))
     return model

@@ -13,6 +13,7 @@ Shapes: B sentences, K beams, S source tokens, T new tokens, V vocabulary.
 import argparse
 import itertools
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -95,9 +96,15 @@ class OnnxTranslator:
         path = self.folder / SETTINGS
         if not path.is_file():
             raise ValueError(f"{folder} has no {SETTINGS}: give a folder made by hf-capsule-mt export --format onnx")
-        self.settings: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        if self.settings["format"] > FORMAT:
-            raise ValueError(f"{folder} is of format {self.settings['format']}, newer than this program's: update it")
+        try:
+            self.settings: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+            written = self.settings["format"]
+        except (ValueError, TypeError, KeyError) as error:
+            raise ValueError(f"{path} is damaged ({error}): export the model again") from error
+        if written > FORMAT:
+            raise ValueError(f"{folder} is of format {written}, newer than this program's: update it")
+        if threads is not None and threads < 1:
+            raise ValueError(f"threads must be at least 1, got {threads}")
         self.source_tokenizer = self._tokenizer("source")
         self.target_tokenizer = self._tokenizer("target")
         self._options = onnxruntime.SessionOptions()
@@ -179,7 +186,17 @@ class OnnxTranslator:
         return results
 
     def _tokenizer(self, side: str) -> Tokenizer:
-        return Tokenizer.from_file(str(self.folder / TOKENIZERS[side]))
+        return self._loaded(TOKENIZERS[side], lambda path: Tokenizer.from_file(path))
+
+    def _loaded(self, name: str, load: Callable[[str], Any]) -> Any:
+        """What a library makes of a file of the folder."""
+        path = self.folder / name
+        try:
+            return load(str(path))
+        # the libraries raise classes of their own
+        except Exception as error:
+            reason = str(error).splitlines()[0] if path.is_file() else "there is no such file"
+            raise ValueError(f"{path} cannot be loaded ({reason}): export the model again") from error
 
     def _generation(self, given: dict[str, Any]) -> dict[str, Any]:
         """Generation parameters: those of the call, or else the model's."""
@@ -323,9 +340,9 @@ class OnnxTranslator:
 
     def _run(self, name: str, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
         if name not in self._sessions:
-            path = str(self.folder / name)
-            self._sessions[name] = onnxruntime.InferenceSession(
-                path, self._options, providers=["CPUExecutionProvider"]
+            providers = ["CPUExecutionProvider"]
+            self._sessions[name] = self._loaded(
+                name, lambda path: onnxruntime.InferenceSession(path, self._options, providers=providers)
             )
         return self._sessions[name].run(None, feeds)
 
@@ -397,10 +414,9 @@ def follow(turns: np.ndarray, codes: np.ndarray, vocab_size: int) -> tuple[np.nd
     return tokens, lengths
 
 
-def main() -> None:
-    """Translates a file or standard input, one sentence a line, with the folder that this file lies in."""
-    parser = argparse.ArgumentParser(description=main.__doc__)
-    parser.add_argument("input", nargs="?", type=argparse.FileType(encoding="utf-8"), default=sys.stdin)
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="translator", description=main.__doc__)
+    parser.add_argument("input", nargs="?", help="file in UTF-8 (standard input)")
     parser.add_argument("--folder", type=Path, default=Path(__file__).parent, help="of the model (this file's)")
     parser.add_argument("--num_beams", type=int, default=5, help="beam size; 1 is greedy search (5)")
     parser.add_argument("--num_return_sequences", type=int, default=1, help="translations of each sentence (1)")
@@ -410,16 +426,44 @@ def main() -> None:
     parser.add_argument("--max_tokens", type=int, default=4096, help="tokens of a batch, beams included (4096)")
     parser.add_argument("--window", type=int, default=1000, help="lines read and written at a time (1000)")
     parser.add_argument("--threads", type=int, help="all cores by default")
-    arguments = parser.parse_args()
+    return parser.parse_args()
+
+
+def _windows(path: str | None, size: int) -> Iterator[list[str]]:
+    """The lines of a file or of standard input, so many at a time."""
+    if size < 1:
+        raise ValueError(f"window must be at least 1, got {size}")
+    with open(0 if path is None else path, encoding="utf-8", newline="\n", closefd=path is not None) as lines:
+        try:
+            while window := [line.rstrip("\r\n") for line in itertools.islice(lines, size)]:
+                yield window
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{path or 'standard input'} is not UTF-8: {error}") from error
+
+
+def _write(arguments: argparse.Namespace) -> None:
+    """Translations to standard output, line by line."""
     names = ("num_beams", "num_return_sequences", "length_penalty", "max_new_tokens", "max_tokens")
     options = {name: getattr(arguments, name) for name in names}
+    translator = OnnxTranslator(arguments.folder, arguments.threads)
+    for window in _windows(arguments.input, arguments.window):
+        for hypotheses in translator.translate_nbest(window, **options):
+            for hypothesis in hypotheses:
+                score = f"{hypothesis.score:.6f}\t" if arguments.scores else ""
+                sys.stdout.buffer.write(f"{score}{hypothesis.text}\n".encode())
+        sys.stdout.buffer.flush()
+
+
+def main() -> None:
+    """Translates a file or standard input, one sentence a line, with the folder that this file lies in."""
+    arguments = _arguments()
     try:
-        translator = OnnxTranslator(arguments.folder, arguments.threads)
-        while window := [line.rstrip("\r\n") for line in itertools.islice(arguments.input, arguments.window)]:
-            for hypotheses in translator.translate_nbest(window, **options):
-                for hypothesis in hypotheses:
-                    score = f"{hypothesis.score:.6f}\t" if arguments.scores else ""
-                    print(score + hypothesis.text, flush=False)
+        _write(arguments)
+    except BrokenPipeError:
+        # whoever read has read enough; the interpreter would complain when it flushes
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:
+        sys.exit(f"translator: error: {error.filename or arguments.input}: {error.strerror}")
     except ValueError as error:
         sys.exit(f"translator: error: {error}")
 
