@@ -78,19 +78,6 @@ def attention(
     return contexts, (states[0], states[1])
 
 
-def add_and_norm(norm: nn.LayerNorm, inputs: Tensor, residual: Tensor) -> Tensor:
-    """LayerNorm(inputs + residual) as one operator, [..., d]."""
-    name, attributes = "com.microsoft::SkipLayerNormalization", {"epsilon": norm.eps}
-    return symbolic(
-        name,
-        [inputs, residual, norm.weight, norm.bias],
-        attributes,
-        dtype=residual.dtype,
-        shape=residual.shape,
-        version=1,
-    )
-
-
 class LSTMOperator(nn.Module):
     """LSTMs over the same inputs as one operator: one, or two of which the second runs backwards."""
 
@@ -338,9 +325,9 @@ class AttentionSource(Source):
             placed = projection(hidden).index_select(0, places).unflatten(0, shape)
             contexts, _ = attention(*placed.split(hidden.shape[-1], dim=-1), attn.num_heads, mask)
             contexts = contexts.flatten(0, 1).index_select(0, words)
-            hidden = add_and_norm(layer.self_attn_layer_norm, attn.out_proj(contexts), hidden)
+            hidden = layer.self_attn_layer_norm(hidden + attn.out_proj(contexts))
             inner = layer.fc2(layer.activation_fn(layer.fc1(hidden)))
-            hidden = add_and_norm(layer.final_layer_norm, inner, hidden)
+            hidden = layer.final_layer_norm(hidden + inner)
             outputs.append(hidden)
         return outputs
 
@@ -375,13 +362,13 @@ class AttentionStep(Step):
             past = (states[2 * index], states[2 * index + 1])
             contexts, present = attention(queries, keys, values, own.num_heads, past=past)
             after += present or ()
-            hidden = add_and_norm(layer.self_attn_layer_norm, own.out_proj(contexts.flatten(0, 1)), hidden)
+            hidden = layer.self_attn_layer_norm(hidden + own.out_proj(contexts.flatten(0, 1)))
             queries = across.q_proj(hidden).unflatten(0, shape)
             memory = source[f"source_keys_{index}"], source[f"source_values_{index}"]
             contexts, _ = attention(queries, *memory, across.num_heads, source["source_mask"])
-            hidden = add_and_norm(layer.encoder_attn_layer_norm, across.out_proj(contexts.flatten(0, 1)), hidden)
+            hidden = layer.encoder_attn_layer_norm(hidden + across.out_proj(contexts.flatten(0, 1)))
             inner = layer.fc2(layer.activation_fn(layer.fc1(hidden)))
-            hidden = add_and_norm(layer.final_layer_norm, inner, hidden)
+            hidden = layer.final_layer_norm(hidden + inner)
             outputs.append(hidden)
         return outputs, after
 
@@ -412,7 +399,7 @@ class RecurrentSource(Source):
         hidden = self.encoder.embed_tokens(input_ids) * self.encoder.embed_scale
         outputs = []
         for layer, lstm in zip(self.encoder.layers, self.lstms, strict=True):
-            hidden = add_and_norm(layer.layer_norm, lstm(hidden, lengths)[0], hidden)
+            hidden = layer.layer_norm(hidden + lstm(hidden, lengths)[0])
             outputs.append(hidden)
         return outputs
 
@@ -441,7 +428,7 @@ class RecurrentStep(Step):
         for index, (layer, lstm) in enumerate(zip(self.decoder.layers, self.lstms, strict=True)):
             out, state = lstm(hidden.unsqueeze(1), state=(states[2 * index], states[2 * index + 1]))
             after += state
-            hidden = add_and_norm(layer.layer_norm, out.squeeze(1), hidden)
+            hidden = layer.layer_norm(hidden + out.squeeze(1))
             if index == 0 and self.decoder.attention is not None:
                 memory = source["source_keys"], source["source_states"], source["source_mask"].bool()
                 hidden = self.decoder.attention(hidden.unflatten(0, shape), *memory)[0].flatten(0, 1)

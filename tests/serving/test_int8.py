@@ -17,7 +17,16 @@ from tiny_translation import SOURCES, TARGETS, tiny_model, tiny_tokenizer
 
 INT8 = "DynamicQuantizeMatMul"
 # what routes, attends, normalises or chooses
-FLOAT32 = ("MultiHeadAttention", "SkipLayerNormalization", "LayerNormalization", "Softmax", "Exp", "Log", "LSTM", "Gather")
+FLOAT32 = (
+    "MultiHeadAttention",
+    "SkipLayerNormalization",
+    "LayerNormalization",
+    "Softmax",
+    "Exp",
+    "Log",
+    "LSTM",
+    "Gather",
+)
 
 
 def part_of(folder, name):
