@@ -38,7 +38,7 @@ from transformers import (
 
 from .._version import __version__
 from ..command import run_command
-from ..evaluation.encoding import MOST_TOKENS, start_token_id, target_vocabulary
+from ..evaluation.encoding import MOST_TOKENS, source_vocabulary, start_token_id, target_vocabulary
 from ..files import empty_folder, whole_folder, write_whole
 from ..hub.export import export
 from ..loading import add_trust_argument, from_checkpoint
@@ -96,6 +96,8 @@ ABSENT: dict[str, tuple[Any, ...]] = {
     "constraints": (None,),
     "force_words_ids": (None,),
     "stop_strings": (None,),
+    "penalty_alpha": (None, 0, 0.0),
+    "dola_layers": (None,),
     "max_time": (None,),
     "watermarking_config": (None,),
 }
@@ -206,6 +208,7 @@ def translator_settings(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBa
         "pad_token_id": ends[0] if pad is None else pad,
         "eos_token_ids": ends,
         "suppressed_token_ids": sorted(set(suppressed)),
+        "source_vocab_size": source_vocabulary(model),
         "vocab_size": target_vocabulary(model),
         "max_source_length": limit if limit < 10**9 else None,
         "max_positions": positions,

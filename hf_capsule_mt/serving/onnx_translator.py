@@ -139,6 +139,12 @@ class OnnxTranslator:
         Raises:
             ValueError: an argument that cannot be meant.
         """
+        several = self._generation(generation)["num_return_sequences"]
+        if several > 1:
+            raise ValueError(
+                f"translate gives one translation a sentence, got num_return_sequences={several};"
+                " use translate_nbest for several"
+            )
         nbest = self.translate_nbest(sentences, max_tokens=max_tokens, progress=progress, **generation)
         return [hypotheses[0].text for hypotheses in nbest]
 
@@ -242,7 +248,16 @@ class OnnxTranslator:
             for row in long:
                 encoded[row] = self.source_tokenizer.encode(sentences[row]).ids
             self.source_tokenizer.no_truncation()
+        for ids in encoded:
+            self._check_ids(ids, self.settings["source_vocab_size"])
         return encoded
+
+    def _check_ids(self, ids: list[int], size: int) -> None:
+        if ids and max(ids) >= size:
+            raise ValueError(
+                f"the tokenizer does not fit the model: it gives the token {max(ids)}, and the model's tokens end with"
+                f" {size - 1}; export the model with the tokenizer that it was trained with"
+            )
 
     def _prompts(self, prefixes: Sequence[str], options: dict[str, Any]) -> list[list[int]]:
         """What the decoder begins with: the start token, and the tokens of a prefix that is not blank."""
@@ -255,6 +270,7 @@ class OnnxTranslator:
             if prefix.strip():
                 prompt += [] if first is None else [first]
                 prompt += self.target_tokenizer.encode(prefix, add_special_tokens=False).ids
+                self._check_ids(prompt, self.settings["vocab_size"])
             if longest is not None and len(prompt) >= longest:
                 raise ValueError(
                     f"a prefix of {len(prompt) - 1} tokens leaves no room for a translation: the model writes at most"

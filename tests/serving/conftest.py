@@ -1,9 +1,9 @@
 """Exported systems, made once for all test processes."""
 
 import pytest
+from exported import SYSTEMS, System, load_system, save_model
 from filelock import FileLock
 
-from exported import SYSTEMS, System, load_system, save_model
 from hf_capsule_mt.serving.export import export_onnx
 
 

@@ -1,12 +1,12 @@
-"""Every system of every family translates as generate() does when it is exported; each export takes some ten seconds."""
+"""Every system of every family translates as generate() does when exported; each export takes ten seconds."""
 
 import random
 import re
 from pathlib import Path
 
 import pytest
-
 from exported import assert_alike, make_system, random_options, random_rules, sentences, set_rules
+
 from hf_capsule_mt.models.capsule_operators import AGGREGATION_CLASSES
 from hf_capsule_mt.models.configuration_capsule_rnn import CALIBRATED
 from hf_capsule_mt.operators import load_operators

@@ -3,9 +3,7 @@
 import random
 
 import pytest
-
 from exported import SENTENCES, assert_alike, random_options, random_rules, sentences, set_rules
-from tiny_models import EOS
 
 DRAWS = 25
 

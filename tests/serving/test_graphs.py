@@ -5,8 +5,8 @@ import onnx
 import onnxruntime
 import pytest
 import torch
-
 from exported import System
+
 from hf_capsule_mt.serving.export import ENCODER, STEP
 from hf_capsule_mt.serving.graphs import AttentionStep, RecurrentStep
 from hf_capsule_mt.serving.onnx_files import EXTERNAL_BYTES, WEIGHTS

@@ -6,9 +6,9 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from exported import load_system
 from onnx import numpy_helper
 
-from exported import load_system
 from hf_capsule_mt.__main__ import main
 from hf_capsule_mt.serving.export import ENCODER, STEP
 from hf_capsule_mt.serving.onnx_files import Part, quantize

@@ -4,10 +4,12 @@ import json
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
-
 from exported import sentences
+
+from hf_capsule_mt.serving import onnx_translator
 from hf_capsule_mt.serving.onnx_translator import FORMAT, SETTINGS, OnnxTranslator
 
 # runs a program in an interpreter where these cannot be imported
@@ -70,10 +72,8 @@ def test_errors_of_the_program_are_one_line(exported, tmp_path):
 
 def test_its_classes_are_those_of_the_package(exported):
     """The file that travels is the module, and needs no more than what the README says."""
-    from hf_capsule_mt.serving import onnx_translator
-
     text = (exported / "translator.py").read_text(encoding="utf-8")
-    assert text == open(onnx_translator.__file__, encoding="utf-8").read()
+    assert text == Path(onnx_translator.__file__).read_text(encoding="utf-8")
     readme = (exported / "README.md").read_text(encoding="utf-8")
     assert "pip install onnxruntime tokenizers numpy" in readme
     code = readme.split("```python\n")[1].split("```")[0]
@@ -111,6 +111,20 @@ def test_a_single_string(translator):
         translator.translate("w3 w4")
 
 
+def test_translate_gives_one(translator):
+    with pytest.raises(
+        ValueError, match="one translation a sentence, got num_return_sequences=2"
+    ):
+        translator.translate(["w3"], num_beams=2, num_return_sequences=2)
+
+
+@pytest.mark.parametrize("field, given", [("source_vocab_size", {}), ("vocab_size", {"prefixes": ["w9"]})])
+def test_a_tokenizer_of_another_model(translator, monkeypatch, field, given):
+    monkeypatch.setitem(translator.settings, field, 7)
+    with pytest.raises(ValueError, match="the tokenizer does not fit the model: it gives the token 9"):
+        translator.translate_nbest(["w9" if field == "source_vocab_size" else "w3"], **given)
+
+
 def test_nothing_and_blank_lines(translator):
     seen = []
     assert translator.translate([]) == []
@@ -133,10 +147,10 @@ def test_wrong_folders(tmp_path, exported):
 
 def test_a_folder_that_is_not_whole(exported):
     (exported / "weights.bin").unlink()
-    with pytest.raises(ValueError, match="beam_search.onnx"):
+    with pytest.raises(ValueError, match=r"beam_search\.onnx cannot be loaded"):
         OnnxTranslator(exported).translate(["w3"], num_beams=2)
     (exported / "target_tokenizer.json").unlink()
-    with pytest.raises(ValueError, match="target_tokenizer.json"):
+    with pytest.raises(ValueError, match=r"target_tokenizer\.json cannot be loaded \(there is no such file\)"):
         OnnxTranslator(exported)
 
 

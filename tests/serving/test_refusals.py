@@ -4,11 +4,11 @@ import json
 
 import pytest
 import torch
+from exported import word_tokenizer
 from torch import nn
 from transformers import GenerationConfig, T5Config, T5ForConditionalGeneration
 
 import hf_capsule_mt.serving.export as export_module
-from exported import word_tokenizer
 from hf_capsule_mt.__main__ import main
 from hf_capsule_mt.models.capsule_operators import AGGREGATION_CLASSES, register_aggregation
 from hf_capsule_mt.serving.export import export_onnx
