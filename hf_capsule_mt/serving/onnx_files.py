@@ -260,9 +260,8 @@ def _model(name, nodes, inputs, outputs, initializers, parts: Sequence[Part]) ->
 def quantize(part: Part, keep: Sequence[str] = ()) -> int:
     """Linear maps with constant weights, in place, as maps of 8-bit integers.
 
-    Weights are symmetric with a scale for every output, within 7 bits: the sums of two products of 16 bits that
-    processors without VNNI make then never overflow, and a model translates alike on all of them. Inputs are
-    quantised when they come.
+    Weights are symmetric with a scale for every output; inputs are quantised when they come. Where a processor would
+    let sums of two products overflow (no VNNI), sessions have to be told to keep them: "session.x64quantprecision".
 
     Args:
         part: a graph.
@@ -308,9 +307,9 @@ def quantize(part: Part, keep: Sequence[str] = ()) -> int:
 
 def _as_int8(matrix: np.ndarray, name: str) -> list[TensorProto]:
     """A matrix [in, out] as integers, with the scale and the zero of every output."""
-    scale = np.abs(matrix).max(axis=0) / 63
+    scale = np.abs(matrix).max(axis=0) / 127
     scale[scale == 0] = 1
-    integers = np.clip(np.rint(matrix / scale), -63, 63).astype(np.int8)
+    integers = np.clip(np.rint(matrix / scale), -127, 127).astype(np.int8)
     zeros = np.zeros(matrix.shape[1], np.int8)
     parts = {"int8": integers, "scale": scale.astype(np.float32), "zero": zeros}
     return [numpy_helper.from_array(np.ascontiguousarray(part), f"{name}.{kind}") for kind, part in parts.items()]

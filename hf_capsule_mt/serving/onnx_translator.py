@@ -110,6 +110,8 @@ class OnnxTranslator:
         self.source_tokenizer = self._tokenizer("source")
         self.target_tokenizer = self._tokenizer("target")
         self._options = onnxruntime.SessionOptions()
+        # on processors whose sums of 8-bit products overflow, other instructions: the same translations everywhere
+        self._options.add_session_config_entry("session.x64quantprecision", "1")
         if threads is not None:
             self._options.intra_op_num_threads = threads
         self._sessions: dict[str, onnxruntime.InferenceSession] = {}
