@@ -234,8 +234,8 @@ def graphs(model: Any, settings: dict[str, Any], *, int8: bool = False) -> dict[
         except torch.onnx.errors.OnnxExporterError as error:
             raise ValueError(_not_a_graph(model, error)) from error
     if int8:
-        for part in (encoder, decoder):
-            quantize(part)
+        for part, owner in ((encoder, source), (decoder, step)):
+            quantize(part, owner)
     searches = (
         greedy_search(settings["decoder_start_token_id"], settings["eos_token_ids"]),
         beam_search(settings["decoder_start_token_id"], settings["eos_token_ids"], settings["vocab_size"]),
