@@ -259,8 +259,11 @@ def _model(name, nodes, inputs, outputs, initializers, parts: Sequence[Part]) ->
     return helper.make_model(graph, opset_imports=opsets, producer_name="hf_capsule_mt", ir_version=10)
 
 
-def quantize(part: Part, keep: Sequence[str] = ()) -> int:
-    """Linear maps with constant weights, in place, as maps of 8-bit integers.
+def quantize(part: Part, owner: nn.Module) -> int:
+    """Linear maps, in place, as maps of 8-bit integers.
+
+    These are the nn.Linear modules but those that score within the iterations of a routing ("score" in their name).
+    Matrices that enter a formula of routing or attention as they are stay float32, and so do LSTMs.
 
     Weights are symmetric with a scale for every output, from -64 to 64: the sums of two products of 16 bits that
     processors without VNNI make never overflow then, and a model translates alike on all of them. Inputs are
@@ -268,11 +271,16 @@ def quantize(part: Part, keep: Sequence[str] = ()) -> int:
 
     Args:
         part: a graph.
-        keep: parts of names of weights that stay as they are.
+        owner: the module that the graph was made of.
 
     Returns:
         How many maps there were.
     """
+    linear = {
+        _digest(module.weight.detach().numpy().T)
+        for name, module in owner.named_modules()
+        if isinstance(module, nn.Linear) and "score" not in name
+    }
     weights = {tensor.name: tensor for tensor in part.graph.initializer}
     done: dict[str, list[str]] = {}
     count = 0
@@ -281,14 +289,15 @@ def quantize(part: Part, keep: Sequence[str] = ()) -> int:
             continue
         name = node.input[1]
         attributes = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
-        if any(word in name for word in keep) or attributes.get("transA") or len(weights[name].dims) != 2:
+        if attributes.get("alpha", 1.0) != 1.0 or attributes.get("beta", 1.0) != 1.0 or attributes.get("transA"):
             continue
-        if attributes.get("alpha", 1.0) != 1.0 or attributes.get("beta", 1.0) != 1.0:
+        matrix = numpy_helper.to_array(weights[name])
+        matrix = matrix.T if attributes.get("transB") else matrix
+        if _digest(matrix) not in linear:
             continue
         key = f"{name}.{attributes.get('transB', 0)}"
         if key not in done:
-            matrix = numpy_helper.to_array(weights[name])
-            tensors = _as_int8(matrix.T if attributes.get("transB") else matrix, key)
+            tensors = _as_int8(matrix, key)
             part.graph.initializer.extend(tensors)
             done[key] = [tensor.name for tensor in tensors]
         bias = list(node.input[2:3])
@@ -306,6 +315,11 @@ def quantize(part: Part, keep: Sequence[str] = ()) -> int:
     if count and not any(opset.domain == "com.microsoft" for opset in part.opsets):
         part.opsets.append(helper.make_opsetid("com.microsoft", 1))
     return count
+
+
+def _digest(matrix: np.ndarray) -> tuple[tuple[int, ...], bytes]:
+    """What tells a matrix from others; the names of those that the exporter transposes say nothing."""
+    return matrix.shape, hashlib.sha256(matrix.tobytes()).digest()
 
 
 def _as_int8(matrix: np.ndarray, name: str) -> list[TensorProto]:
