@@ -54,7 +54,7 @@ from .tokenizer_files import source_and_target
 
 try:
     import onnxruntime
-    from onnx import ModelProto
+    from onnx import GraphProto, ModelProto
 
     from .onnx_files import Part, export_part, quantize, search_loop, whole, write_models
 except ImportError as error:
@@ -135,10 +135,13 @@ def export_onnx(
     tokenizer = from_checkpoint(AutoTokenizer, source, trust_remote_code=trust_remote_code)
     settings = translator_settings(model, tokenizer)
     sides = dict(zip(onnx_translator.TOKENIZERS, source_and_target(tokenizer), strict=True))
+    settings["aliases"] = {
+        side: {"first": made.aliases[0], "ids": made.aliases[1]} for side, made in sides.items() if made.aliases[1]
+    }
     with whole_folder(output.resolve()) as folder:
         empty_folder(output)
         for side, name in onnx_translator.TOKENIZERS.items():
-            sides[side].save(str(folder / name))
+            sides[side].tokenizer.save(str(folder / name))
         write_whole(folder / onnx_translator.SETTINGS, json.dumps(settings, indent=2, ensure_ascii=False) + "\n")
         shutil.copyfile(onnx_translator.__file__, folder / TRANSLATOR)
         write_models(folder, graphs(model, settings["eos_token_ids"], settings["pad_token_id"]))
@@ -210,6 +213,7 @@ def translator_settings(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBa
         "max_source_length": limit if limit < 10**9 else None,
         "max_positions": positions,
         "longest_output": MOST_TOKENS if longest is None else longest + 1,
+        "split_special_tokens": bool(getattr(tokenizer, "split_special_tokens", False)),
         "generation": generation,
     }
 
@@ -234,7 +238,20 @@ def graphs(model: Any, ends: Sequence[int], pad: int, *, int8: bool = False) -> 
     models = {ENCODER: whole("encoder", encoder), STEP: whole("decoder_step", decoder)}
     for name, (begin, turn, state) in searches.items():
         models[name] = search_loop(Path(name).stem, encoder, decoder, step.states(), begin, turn, state, RESULTS[name])
+    for made in models.values():
+        _forget_origin(made.graph)
     return models
+
+
+def _forget_origin(graph: GraphProto) -> None:
+    """Takes out where the exporter was called from: lines of code, with paths of this machine."""
+    for part in (graph, *graph.node, *graph.initializer, *graph.input, *graph.output, *graph.value_info):
+        del part.metadata_props[:]
+        part.doc_string = ""
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                _forget_origin(attribute.g)
 
 
 def _encoder(source: Source) -> Part:
@@ -404,7 +421,7 @@ print(translator.translate(["A dog runs."], num_beams=5))
 ```
 
 `encoder.onnx` and `decoder_step.onnx` are the model; `greedy_search.onnx` and `beam_search.onnx` are whole searches
-with it, which `translator.py` runs. All read `weights.bin`.
+with it, which `translator.py` runs. All read `weights.onnx_data`.
 """
 
 

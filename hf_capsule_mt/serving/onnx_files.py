@@ -19,7 +19,7 @@ from ..files import write_whole
 from .graphs import State
 
 OPSET = 20
-WEIGHTS = "weights.bin"
+WEIGHTS = "weights.onnx_data"
 # smaller tensors stay in the graph, where optimisers see them
 EXTERNAL_BYTES = 1024
 # external tensors begin at a page, so that they can be mapped into memory

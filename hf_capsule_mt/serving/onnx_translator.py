@@ -13,15 +13,21 @@ Shapes: B sentences, K beams, S source tokens, T new tokens, V vocabulary.
 import argparse
 import itertools
 import json
+import logging
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import onnxruntime
 from tokenizers import Tokenizer
+
+# otherwise when a model is loaded: whoever translates with PyTorch has the classes here too, and may lack it
+if TYPE_CHECKING:
+    import onnxruntime
+
+logger = logging.getLogger(__name__)
 
 SETTINGS = "translator.json"
 GREEDY, BEAM = "greedy_search.onnx", "beam_search.onnx"
@@ -85,7 +91,8 @@ class OnnxTranslator:
         threads: of one batch; all cores by default.
 
     Raises:
-        ValueError: if it is no such folder, or of a newer format.
+        ValueError: if it is no such folder, lacks a file, or is of a newer format.
+        ImportError: if onnxruntime is not installed.
     """
 
     def __init__(self, folder: str | Path, threads: int | None = None) -> None:
@@ -93,14 +100,25 @@ class OnnxTranslator:
         path = self.folder / SETTINGS
         if not path.is_file():
             raise ValueError(f"{folder} has no {SETTINGS}: give a folder made by hf-capsule-mt export --format onnx")
+        import onnxruntime
+
+        for name in (GREEDY, BEAM, *TOKENIZERS.values()):
+            if not (self.folder / name).is_file():
+                raise ValueError(f"{folder} has no {name}: copy the whole folder, or export the model again")
         self.settings: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         if self.settings["format"] > FORMAT:
             raise ValueError(f"{folder} is of format {self.settings['format']}, newer than this program's: update it")
         self.source_tokenizer = self._tokenizer("source")
         self.target_tokenizer = self._tokenizer("target")
+        # tokens of a tokenizer, beyond those of the model, that stand for others
+        self._aliases = {
+            side: dict(enumerate(aliases["ids"], start=aliases["first"]))
+            for side, aliases in self.settings.get("aliases", {}).items()
+        }
         self._options = onnxruntime.SessionOptions()
         if threads is not None:
             self._options.intra_op_num_threads = threads
+        self._open = onnxruntime.InferenceSession
         self._sessions: dict[str, onnxruntime.InferenceSession] = {}
         self._rules: dict[tuple[int, ...], np.ndarray] = {}
 
@@ -177,7 +195,19 @@ class OnnxTranslator:
         return results
 
     def _tokenizer(self, side: str) -> Tokenizer:
-        return Tokenizer.from_file(str(self.folder / TOKENIZERS[side]))
+        path = str(self.folder / TOKENIZERS[side])
+        try:
+            tokenizer = Tokenizer.from_file(path)
+        except Exception as error:  # of no other class
+            raise ValueError(f"cannot read {path}: {error}; copy the whole folder, or export it again") from error
+        # not in the file: whether "</s>" in a text is text
+        tokenizer.encode_special_tokens = self.settings.get("split_special_tokens", False)
+        return tokenizer
+
+    def _tokens(self, side: str, ids: list[int]) -> list[int]:
+        """The ids of a tokenizer as those of the model."""
+        aliases = self._aliases.get(side)
+        return [aliases.get(index, index) for index in ids] if aliases else ids
 
     def _generation(self, given: dict[str, Any]) -> dict[str, Any]:
         """Generation parameters: those of the call, or else the model's."""
@@ -203,11 +233,16 @@ class OnnxTranslator:
         encoded = [encoding.ids for encoding in self.source_tokenizer.encode_batch(list(sentences))]
         long = [row for row, ids in enumerate(encoded) if limit is not None and len(ids) > limit]
         if long:
+            excess = [len(encoded[row]) - limit for row in long]
+            logger.warning(
+                f"{len(long)} of {len(sentences)} sentences were truncated to {limit} tokens, the most that this model "
+                f"can read; {sum(excess)} tokens were cut, {max(excess)} from the longest sentence"
+            )
             self.source_tokenizer.enable_truncation(limit)
             for row in long:
                 encoded[row] = self.source_tokenizer.encode(sentences[row]).ids
             self.source_tokenizer.no_truncation()
-        return encoded
+        return [self._tokens("source", ids) for ids in encoded]
 
     def _prompts(self, prefixes: Sequence[str]) -> list[list[int]]:
         """What the decoder begins with: the start token, and the tokens of a prefix that is not blank."""
@@ -218,7 +253,7 @@ class OnnxTranslator:
             prompt = [start]
             if prefix.strip():
                 prompt += [] if first is None else [first]
-                prompt += self.target_tokenizer.encode(prefix, add_special_tokens=False).ids
+                prompt += self._tokens("target", self.target_tokenizer.encode(prefix, add_special_tokens=False).ids)
             if longest is not None and len(prompt) >= longest:
                 raise ValueError(
                     f"a prefix of {len(prompt) - 1} tokens leaves no room for a translation: the model writes at most"
@@ -311,9 +346,10 @@ class OnnxTranslator:
     def _run(self, name: str, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
         if name not in self._sessions:
             path = str(self.folder / name)
-            self._sessions[name] = onnxruntime.InferenceSession(
-                path, self._options, providers=["CPUExecutionProvider"]
-            )
+            try:
+                self._sessions[name] = self._open(path, self._options, providers=["CPUExecutionProvider"])
+            except Exception as error:  # its own have no class in common
+                raise ValueError(f"cannot load {path}: {error}; copy the whole folder, or export it again") from error
         return self._sessions[name].run(None, feeds)
 
     def _greedy(self, feeds: dict[str, np.ndarray], options: dict[str, Any]) -> list[list[Hypothesis]]:
@@ -329,6 +365,7 @@ class OnnxTranslator:
 
     def _beams(self, feeds: dict[str, np.ndarray], options: dict[str, Any]) -> list[list[Hypothesis]]:
         turns, scores, codes, found = self._run(BEAM, feeds)
+        prefixes = feeds["prompts"][:, 1:].tolist()
         sequences, lengths = follow(turns, codes, self.settings["vocab_size"])
         results = []
         for row in range(len(codes)):
@@ -338,7 +375,7 @@ class OnnxTranslator:
                     tokens = sequences[row, beam, : lengths[row, beam]].tolist()
                     hypotheses.append(self._hypothesis(tokens, float(scores[row, beam])))
                 else:
-                    hypotheses.append(Hypothesis("", [], False, float("-inf")))
+                    hypotheses.append(self._hypothesis(prefixes[row], float("-inf")))
             results.append(hypotheses)
         return results
 
