@@ -10,11 +10,13 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from ..data.grammar import GrammarPair
+from .aligned_text import AlignedPair
 
+Pair = GrammarPair | AlignedPair
 TRANSLATED, UNTRANSLATED, LEFT_OUT = 1, 0, -1
 
 
-def gold_translated(pair: GrammarPair, tokenizer: PreTrainedTokenizerBase) -> tuple[np.ndarray, list[list[int]]]:
+def gold_translated(pair: Pair, tokenizer: PreTrainedTokenizerBase) -> tuple[np.ndarray, list[list[int]]]:
     """
     Which source words are translated before each target piece.
 

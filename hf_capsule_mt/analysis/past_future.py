@@ -1,13 +1,14 @@
 """Do the PAST and FUTURE capsules (Zheng et al. 2019) know what is translated? Probes with gold answers.
 
-The embedded grammar corpus comes with gold word alignments. The gold prefix is fed to the decoder, and before every
-target piece each source word is either translated, not yet, or in between (left out).
+The embedded grammar corpus comes with gold word alignments, and `aligned_text` has those of real text. The gold prefix
+is fed to the decoder, and before every target piece each source word is either translated, not yet, or in between
+(left out).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,11 +18,11 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedTokenizerBase
 
 from ..data.batching import IGNORE_INDEX, TranslationCollator
-from ..data.grammar import GrammarPair
 from ..models.modeling_capsule_bart import CapsuleBartForConditionalGeneration
 from ..models.modeling_capsule_marian import CapsuleMarianMTModel
 from ..models.modeling_capsule_rnn import CapsuleRNNForConditionalGeneration
-from .gold import LEFT_OUT, gold_translated, overlap_rates
+from .gold import LEFT_OUT, Pair, gold_translated, overlap_rates
+from .probe_intervals import bootstrap_intervals, decision_scores
 
 __all__ = ["ProbeResult", "fit_bow_predictor", "gold_translated", "overlap_rates", "past_future_probe"]
 
@@ -46,6 +47,8 @@ class ProbeResult:
             None if the model predicts no bags of words.
         frequent_past_overlap, frequent_future_overlap: the same of always predicting the most frequent pieces of the
             probed targets, a control without a model.
+        intervals: 95 % intervals of these numbers over the choice of the sentences, by name, and of how far accuracy
+            and auc are above the diagonal's, see `probe_intervals.bootstrap_intervals`; None if not asked for.
     """
 
     accuracy: float
@@ -59,18 +62,21 @@ class ProbeResult:
     future_overlap: float | None
     frequent_past_overlap: float | None
     frequent_future_overlap: float | None
+    intervals: dict[str, list[float]] | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields by name, for JSON."""
-        return asdict(self)
+        """The fields by name, for JSON; without intervals if there are none."""
+        values = asdict(self)
+        return values if self.intervals is not None else {key: values[key] for key in values if key != "intervals"}
 
 
 def past_future_probe(
     model: GuidedModel,
     tokenizer: PreTrainedTokenizerBase,
-    pairs: Sequence[GrammarPair],
+    pairs: Sequence[Pair],
     batch_size: int = 32,
     progress: bool = True,
+    draws: int = 0,
 ) -> ProbeResult:
     """
     Compare the assignment probabilities of source words with gold answers.
@@ -88,6 +94,7 @@ def past_future_probe(
         pairs: sentence pairs in the model's direction, with their gold word alignment.
         batch_size: sentence pairs at a time.
         progress: show a progress bar.
+        draws: test sets to draw for intervals, at least 100; by default there are no intervals.
 
     Raises:
         ValueError: a model without guided routing, no pairs, or pairs without any alignment.
@@ -113,7 +120,10 @@ def past_future_probe(
     if not len(table):
         raise ValueError("nothing to probe: there are no sentence pairs, or none of their words is aligned")
     controls = _frequent_overlaps(tokenizer, pairs)
-    return _score(table, overlaps, controls, len(pairs), roc_auc_score)
+    result = _score(table, overlaps, controls, len(pairs), roc_auc_score)
+    if draws:
+        result = replace(result, intervals=bootstrap_intervals(decisions, overlaps, controls, draws=draws))
+    return result
 
 
 def _score(
@@ -124,12 +134,9 @@ def _score(
     roc_auc_score: Callable[..., float],
 ) -> ProbeResult:
     gold, past, future, diagonal = table.T
-    total = past + future
-    # An attention can be so peaked that a word has neither
-    ratio = np.divide(past, total, out=np.full_like(total, 0.5), where=total > 0)
     return ProbeResult(
         accuracy=float(np.mean((past > future) == gold)),
-        auc=float(roc_auc_score(gold, ratio)),
+        auc=float(roc_auc_score(gold, decision_scores(table))),
         decisions=len(gold),
         sentences=sentences,
         majority_accuracy=float(max(gold.mean(), 1 - gold.mean())),
@@ -145,7 +152,7 @@ def _score(
 def _decisions(
     model: GuidedModel,
     tokenizer: PreTrainedTokenizerBase,
-    pairs: Sequence[GrammarPair],
+    pairs: Sequence[Pair],
     batch: dict[str, Tensor],
 ) -> list[np.ndarray]:
     """For each pair a table with a row per decision: gold answer, PAST and FUTURE probability, and how far the step is
@@ -173,7 +180,7 @@ def _overlaps(model: GuidedModel, batch: dict[str, Tensor]) -> Iterator[tuple[fl
 
 
 def _frequent_overlaps(
-    tokenizer: PreTrainedTokenizerBase, pairs: Sequence[GrammarPair]
+    tokenizer: PreTrainedTokenizerBase, pairs: Sequence[Pair]
 ) -> list[tuple[float | None, float | None]]:
     targets = [torch.tensor(ids) for ids in tokenizer(text_target=[pair.target for pair in pairs])["input_ids"]]
     counts = torch.bincount(torch.cat(targets), minlength=len(tokenizer)).float()
@@ -187,7 +194,7 @@ def _frequent_overlaps(
 def fit_bow_predictor(
     model: GuidedModel,
     tokenizer: PreTrainedTokenizerBase,
-    pairs: Sequence[GrammarPair],
+    pairs: Sequence[Pair],
     steps: int = 300,
     seed: int = 0,
     batch_size: int = 64,
@@ -267,9 +274,7 @@ def _import_roc_auc_score() -> Callable[..., float]:
     return roc_auc_score
 
 
-def _encode(
-    tokenizer: PreTrainedTokenizerBase, pairs: Sequence[GrammarPair], device: torch.device
-) -> dict[str, Tensor]:
+def _encode(tokenizer: PreTrainedTokenizerBase, pairs: Sequence[Pair], device: torch.device) -> dict[str, Tensor]:
     sources = tokenizer([pair.source for pair in pairs])["input_ids"]
     targets = tokenizer(text_target=[pair.target for pair in pairs])["input_ids"]
     examples = [{"input_ids": s, "labels": t} for s, t in zip(sources, targets, strict=True)]

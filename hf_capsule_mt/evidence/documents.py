@@ -8,6 +8,7 @@ from pathlib import Path
 from ..files import write_whole
 from .agreement import disagreements
 from .claims import claims_table
+from .paper_tables import systems_table
 from .recorded import ROOT, load
 from .reliability_tables import full_disk_table, kills_table, numerics_table, properties_table
 from .speed_tables import (
@@ -19,7 +20,7 @@ from .speed_tables import (
     runs_table,
     speed_table,
 )
-from .study_tables import study_tables
+from .study_tables import draw_figures, study_tables
 from .systems import CONTINUED, CONTINUED_GUIDED, CTRANSLATE2, EM_RUNS
 from .translation_tables import (
     analysis_table,
@@ -27,8 +28,8 @@ from .translation_tables import (
     continued_table,
     linear_time_table,
     past_future_table,
+    past_future_text_table,
     single_runs_table,
-    systems_table,
 )
 
 Tables = dict[str, dict[str, str]]
@@ -57,7 +58,11 @@ def all_tables() -> Tables:
             "linear_time": linear_time_table(),
             "capsule_usage": capsule_usage_table(),
         },
-        "docs/analysis.md": {"analysis": analysis_table(), "past_future": past_future_table()},
+        "docs/analysis.md": {
+            "analysis": analysis_table(),
+            "past_future": past_future_table(),
+            "past_future_text": past_future_text_table(),
+        },
         "docs/reliability.md": {
             "kills": kills_table(reliability),
             "full_disk": full_disk_table(reliability),
@@ -88,11 +93,11 @@ def fill(text: str, name: str, table: str) -> str:
 
 def update(root: Path = ROOT, *, write: bool) -> tuple[list[str], list[str]]:
     """
-    Put the tables into the documents, or only look whether they are there.
+    Put the tables into the documents and draw their figures, or only look whether they are there.
 
     Returns:
-        The documents that were not what the records give; and numbers on which their tables, as the records give them,
-        do not agree, see `agreement.disagreements`.
+        The documents that were not what the records give, and figures that are drawn, or missing; and numbers on which
+        their tables, as the records give them, do not agree, see `agreement.disagreements`.
 
     Raises:
         ValueError: a document lacks a table's place.
@@ -111,4 +116,5 @@ def update(root: Path = ROOT, *, write: bool) -> tuple[list[str], list[str]]:
             if write:
                 write_whole(root / document, text)
         pages[document] = text
+        stale += [f"docs/{file}" for file in draw_figures(text, root / "docs", write=write)]
     return stale, disagreements(pages)

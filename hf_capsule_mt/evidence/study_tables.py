@@ -1,19 +1,33 @@
-"""Tables of recorded studies: a document has one where it has the marker `<!-- table: study NAME -->`."""
+"""
+Tables and figures of recorded studies. A document has them where it has the markers
+
+    <!-- table: study NAME -->      scores and differences
+    <!-- table: details NAME -->    what the study has asked for beside them, and the figures, drawn into docs/
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
-from ..studies.tables import check_record, overview_tables
+from ..studies.detail_tables import detail_tables
+from ..studies.tables import FIGURE, check_record, overview_tables, study_figures
 from .agreement import STUDY
 from .recorded import load, shown_path
 
-_MARKER = re.compile(rf"^<!-- table: ({STUDY}([\w-]+)) -->$", re.M)
+DETAILS = "details "
+_MARKER = re.compile(rf"^<!-- table: ((?:{STUDY}|{DETAILS})([\w-]+)) -->$", re.M)
+WORDS = {FIGURE: "Differences with 95 % intervals", "length": "BLEU and length by source length", "curve": "Scores"}
 
 
 def study_tables(text: str) -> dict[str, str]:
-    """The tables that a document asks for, by marker; see `study_table`."""
-    return {marker: study_table(name) for marker, name in _MARKER.findall(text)}
+    """The tables that a document asks for, by marker; see `study_table` and `details_table`."""
+    return {
+        marker: study_table(name) if marker.startswith(STUDY) else details_table(name)
+        for marker, name in _MARKER.findall(text)
+    }
 
 
 def study_table(name: str) -> str:
@@ -24,12 +38,70 @@ def study_table(name: str) -> str:
         ValueError: the file is no record of a study.
     """
     path = f"studies/{name}.json"
-    record = load(path)
+    record = study_record(name)
     if record is None:
         return (
             f"Not recorded yet: `hf-capsule-mt study run {name}`, then `hf-capsule-mt study table {name}`, whose "
             f"`record.json` becomes `{shown_path(path)}`."
         )
-    check_record(record, path)
     tables = "\n".join(table.to_markdown() for table in overview_tables(record))
     return f"{tables}\nRecord: `{shown_path(path)}`."
+
+
+def details_table(name: str) -> str:
+    """The tables of `detail_tables` and links to the figures of a study; nothing where there is no record of it."""
+    record = study_record(name)
+    if record is None:
+        return ""
+    parts = [table.to_markdown() for table in detail_tables(record)]
+    parts += [
+        f"![{WORDS[stem.partition('_')[0]]}: {record['title']}]({file})\n"
+        for stem, file in figure_files(name, record).items()
+    ]
+    return "\n".join(parts)
+
+
+def study_record(name: str) -> dict[str, Any] | None:
+    """
+    The record of a study, or None.
+
+    Raises:
+        ValueError: the file is no record of a study.
+    """
+    path = f"studies/{name}.json"
+    record: dict[str, Any] | None = load(path)
+    if record is not None:
+        check_record(record, path)
+    return record
+
+
+def figure_files(name: str, record: Mapping[str, Any]) -> dict[str, str]:
+    """The files of a study's figures in the folder of the documents, by the names of the figures."""
+    return {stem: f"study_{name}{'' if stem == FIGURE else f'_{stem}'}.svg" for stem in study_figures(record)}
+
+
+def draw_figures(text: str, folder: Path, *, write: bool) -> list[str]:
+    """
+    Draw the figures that a document's tables link to.
+
+    Args:
+        text: the document.
+        folder: gets them.
+        write: draw all of them; otherwise only look which are missing.
+
+    Returns:
+        The files that are drawn, or missing.
+    """
+    from ..analysis.plots import save
+
+    files = []
+    for marker, name in _MARKER.findall(text):
+        record = study_record(name) if marker.startswith(DETAILS) else None
+        if record is not None:
+            figures = study_figures(record)
+            for stem, file in figure_files(name, record).items():
+                if write:
+                    save(figures[stem](), folder / file)
+                if write or not (folder / file).is_file():
+                    files.append(file)
+    return files

@@ -6,39 +6,66 @@ from typing import NamedTuple
 
 
 class System(NamedTuple):
-    """A row of the table of systems: how to ask for it, its name, what its paper reports, its name in speed.py."""
+    """A row of a paper's table: how to ask for it, its name, the paper's number, its names in speed.py and studies."""
 
     configuration: str
     name: str
     paper: str
     speed: str
+    studied: str = ""
 
 
 # by recipe; Dou et al. 2019, Table 1: BLEU on newstest2014 over its baseline
 LAYER_SYSTEMS = {
-    "baseline": System('aggregation="none"', "Transformer", "27.31", "none"),
-    "linear": System('aggregation="linear"', "linear combination", "+0.42", "linear"),
-    "dynamic": System('aggregation="dynamic"', "dynamic combination", "+1.02", "dynamic"),
-    "dynamic_routing": System('aggregation="dynamic_routing"', "dynamic routing", "+0.91", "dynamic_routing"),
-    "em_routing": System('aggregation="em_routing"', "EM routing", "+1.50", "em_routing"),
+    "baseline": System('aggregation="none"', "Transformer", "27.31", "none", "none"),
+    "linear": System('aggregation="linear"', "linear combination", "+0.42", "linear", "linear"),
+    "dynamic": System('aggregation="dynamic"', "dynamic combination", "+1.02", "dynamic", "dynamic"),
+    "dynamic_routing": System(
+        'aggregation="dynamic_routing"', "dynamic routing", "+0.91", "dynamic_routing", "dynamic_routing"
+    ),
+    "em_routing": System('aggregation="em_routing"', "EM routing", "+1.50", "em_routing", "em_routing"),
 }
 BOTH = "bow_loss_weight=1, bca_loss_weight=1"
 # by recipe; Zheng et al. 2019, Table 1: average over MT04-06 over its baseline; CLF and ATTN are in a figure only
 GUIDED_SYSTEMS = {
-    "baseline": System('guided_routing="none"', "Transformer", "44.06", "none"),
-    "gdr": System('guided_routing="routing"', "GDR", "+0.75", "guided_routing"),
-    "gdr_bow": System('guided_routing="routing", bow_loss_weight=1', "GDR + BOW", "+1.42", "-"),
-    "gdr_bca": System('guided_routing="routing", bca_loss_weight=1', "GDR + BCA", "+1.37", "-"),
-    "gdr_full": System(f'guided_routing="routing", {BOTH}', "GDR + BOW + BCA", "+1.59", "guided_routing_bow_bca"),
+    "baseline": System('guided_routing="none"', "Transformer", "44.06", "none", "none"),
+    "gdr": System('guided_routing="routing"', "GDR", "+0.75", "guided_routing", "GDR"),
+    "gdr_bow": System('guided_routing="routing", bow_loss_weight=1', "GDR + BOW", "+1.42", "-", "GDR+BOW"),
+    "gdr_bca": System('guided_routing="routing", bca_loss_weight=1', "GDR + BCA", "+1.37", "-", "GDR+BCA"),
+    "gdr_full": System(
+        f'guided_routing="routing", {BOTH}', "GDR + BOW + BCA", "+1.59", "guided_routing_bow_bca", "GDR+losses"
+    ),
     "gdr_full_token": System(
-        'the same, guided_loss_normalization="token"', "GDR + BOW + BCA, weighed per token (ours)", "-", "-"
+        'the same, guided_loss_normalization="token"',
+        "GDR + BOW + BCA, weighed per token (ours)",
+        "-",
+        "-",
+        "GDR+losses per token",
     ),
     "gdr_no_redundant": System(
-        f'guided_routing="routing", num_redundant_capsules=0, {BOTH}', "without redundant capsules", "+1.24", "-"
+        f'guided_routing="routing", num_redundant_capsules=0, {BOTH}',
+        "without redundant capsules",
+        "+1.24",
+        "-",
+        "GDR+losses no redundant",
     ),
-    "clf": System(f'guided_routing="classifier", {BOTH}', "CLF + BOW + BCA", "-", "guided_classifier"),
-    "attn": System(f'guided_routing="attention", {BOTH}', "ATTN + BOW + BCA", "-", "guided_attention"),
-    "pfrnn": System(f'guided_routing="recurrent", {BOTH}', "PFRNN + BOW + BCA", "-", "guided_recurrent"),
+    "clf": System(f'guided_routing="classifier", {BOTH}', "CLF + BOW + BCA", "-", "guided_classifier", "CLF+losses"),
+    "attn": System(f'guided_routing="attention", {BOTH}', "ATTN + BOW + BCA", "-", "guided_attention", "ATTN+losses"),
+    "pfrnn": System(
+        f'guided_routing="recurrent", {BOTH}', "PFRNN + BOW + BCA", "-", "guided_recurrent", "PFRNN+losses"
+    ),
+}
+RNMT = 'source_memory="attention"'
+# the same table over its other baseline; PFRNN is that of Zheng et al. 2018
+GUIDED_RNMT = {
+    "rnmt": System(RNMT, "RNMT", "36.61", "-", "RNMT"),
+    "rnmt_gdr": System(f'{RNMT}, guided_routing="routing"', "RNMT + GDR", "-", "-", "RNMT+GDR"),
+    "rnmt_gdr_full": System(
+        f'{RNMT}, guided_routing="routing", {BOTH}', "RNMT + GDR + BOW + BCA", "+1.84", "-", "RNMT+GDR+losses"
+    ),
+    "rnmt_pfrnn": System(
+        f'{RNMT}, guided_routing="recurrent", {BOTH}', "RNMT + PFRNN + BOW + BCA", "+1.24", "-", "RNMT+PFRNN+losses"
+    ),
 }
 ABLATIONS = {
     "share_routing_weights": "True",
@@ -52,29 +79,49 @@ def ablation(*names: str) -> str:
     return ", ".join(['source_memory="capsule"', *(f"{name}={ABLATIONS[name]}" for name in names)])
 
 
-# by recipe; Wang et al. 2019, Tables 1 and 2: BLEU on newstest2014 (En-De)
+# by recipe; Wang et al. 2019, Tables 1 and 2: BLEU on newstest2014 (En-De) over simple aggregation, 21.3
 RECURRENT_SYSTEMS = {
-    "baseline": System('`CapsuleMarianConfig(aggregation="none")`', "Transformer", "27.3", "-"),
-    "simple": System('`source_memory="simple"`', "simple aggregation", "21.3", "-"),
-    "capsnmt_base": System(f"`{ablation(*ABLATIONS)}`", "base CapsNMT", "24.7", "-"),
+    "baseline": System('CapsuleMarianConfig(aggregation="none")', "Transformer", "+6.0", "-", "none"),
+    "simple": System('source_memory="simple"', "simple aggregation", "21.3", "-", "simple"),
+    "simple_kd": System(
+        "the same, on a teacher's translations", "simple + knowledge distillation", "+2.1", "-", "simple+KD"
+    ),
+    "capsnmt_base": System(ablation(*ABLATIONS), "base CapsNMT", "+3.4", "-", "base CapsNMT"),
     "capsnmt_non_shared": System(
-        f"`{ablation('position_aware_routing', 'separable_scoring')}`", "+ non-shared weights", "25.1", "-"
+        ablation("position_aware_routing", "separable_scoring"),
+        "+ non-shared weights",
+        "+3.8",
+        "-",
+        "CapsNMT non-shared",
     ),
-    "capsnmt_position_aware": System(f"`{ablation('separable_scoring')}`", "+ position-aware routing", "25.3", "-"),
-    "capsnmt": System(f"`{ablation()}`", "+ separable scoring: CapsNMT", "25.7", "-"),
+    "capsnmt_position_aware": System(
+        ablation("separable_scoring"), "+ position-aware routing", "+4.0", "-", "CapsNMT position-aware"
+    ),
+    "capsnmt": System(ablation(), "+ separable scoring: CapsNMT", "+4.4", "-", "CapsNMT"),
+    "capsnmt_kd": System(
+        "the same, on a teacher's translations", "CapsNMT + knowledge distillation", "+5.6", "-", "CapsNMT+KD"
+    ),
     "capsnmt_balanced": System(
-        '`source_memory="capsule", balanced_routing=True`', "CapsNMT, balanced routing (ours)", "-", "-"
+        'source_memory="capsule", balanced_routing=True',
+        "CapsNMT, balanced routing (ours)",
+        "-",
+        "-",
+        "CapsNMT balanced",
     ),
-    "capsnmt_calibrated": System("`CapsuleRNNConfig.calibrated(...)`", "CapsNMT, calibrated (ours)", "-", "-"),
-    "capsnmt_kd": System("the same, on a teacher's translations", "+ knowledge distillation", "26.9", "-"),
-    "rnmt": System('`source_memory="attention"`', "RNMT", "-", "-"),
-    "rnmt_gdr": System('`source_memory="attention", guided_routing="routing"`', "RNMT + GDR", "-", "-"),
-    "rnmt_gdr_full": System(
-        f'`source_memory="attention", guided_routing="routing", {BOTH}`', "RNMT + GDR + BOW + BCA", "-", "-"
+    "capsnmt_calibrated": System(
+        "CapsuleRNNConfig.calibrated(...)", "CapsNMT, calibrated (ours)", "-", "-", "CapsNMT calibrated"
     ),
-    "hybrid": System('`source_memory="hybrid"`', "hybrid", "-", "-"),
+    "capsnmt_calibrated_kd": System(
+        "the same, on a teacher's translations",
+        "CapsNMT, calibrated + knowledge distillation",
+        "-",
+        "-",
+        "CapsNMT calibrated+KD",
+    ),
+    "rnmt": System(RNMT, "RNMT", "-", "-", "RNMT"),
+    "hybrid": System('source_memory="hybrid"', "hybrid", "-", "-", "hybrid"),
 }
-SYSTEMS = (LAYER_SYSTEMS, GUIDED_SYSTEMS, RECURRENT_SYSTEMS)
+SYSTEMS = (LAYER_SYSTEMS, GUIDED_SYSTEMS, RECURRENT_SYSTEMS, GUIDED_RNMT)
 # by name in linear_time.py
 LINEAR_TIME_SYSTEMS = {
     "transformer": "Transformer",
@@ -112,6 +159,9 @@ MEASURED = {
 JOBS = ("training step", "greedy, 1 sentence", "beam 5, 16 sentences")
 # what the probes of past and future call them
 PROBED = {recipe: system.name for recipe, system in GUIDED_SYSTEMS.items()} | {"gdr_light": "GDR + BOW x 0.1 + BCA"}
+GUIDED = {"routing": "GDR", "classifier": "CLF", "attention": "ATTN", "recurrent": "PFRNN"}
+# texts that runs were probed on, by record
+PROBED_TEXTS = {"europarl100": "Europarl, aligned by hand", "test2016": "test2016, fast_align"}
 # EM routing was trained twice with the same recipe and seed, by two versions of the code
 EM_RUNS = {"em_routing_0.1.0": ("EM routing, first run", "0.1.0"), "em_routing": ("EM routing", "0.6.0")}
 # recorded by ctranslate2_ratio.py

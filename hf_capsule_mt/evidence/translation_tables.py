@@ -8,69 +8,15 @@ from typing import Any
 from .recorded import find_score, load, shown_path
 from .systems import (
     EM_RUNS,
-    GUIDED_SYSTEMS,
-    JOBS,
-    LAYER_SYSTEMS,
+    GUIDED,
     LINEAR_TIME_SYSTEMS,
     PROBED,
+    PROBED_TEXTS,
     RECURRENT_SYSTEMS,
     SYSTEMS,
-    System,
 )
 
 Record = dict[str, Any]
-
-
-def systems_table() -> str:
-    """How each system is asked for, what its paper reports and what it costs here."""
-    parts = [
-        *rows_of(LAYER_SYSTEMS, "paper, WMT14 En-De"),
-        "",
-        *rows_of(GUIDED_SYSTEMS, "paper, NIST Zh-En"),
-        "",
-        *recurrent_rows(),
-        "",
-        SPEED_NOTE,
-    ]
-    return "\n".join(parts)
-
-
-def recurrent_rows() -> list[str]:
-    """The table of the recurrent family, with the time to translate one sentence beside the Transformer's."""
-    latency = load("speed/latency_multi30k.json")
-    lines = [
-        "| `CapsuleRNNConfig(...)` | system | paper, WMT14 En-De | latency, greedy | latency, beam 5 |",
-        "|---|---|---|---|---|",
-    ]
-    for recipe, system in RECURRENT_SYSTEMS.items():
-        times = [latency_cell(latency["results"][beams].get(recipe)) if latency else "-" for beams in ("1", "5")]
-        lines.append("| " + " | ".join([system.configuration, system.name, system.paper, *times]) + " |")
-    return lines
-
-
-def latency_cell(row: Record | None) -> str:
-    """Milliseconds per sentence and the ratio to the Transformer."""
-    return f"{row['milliseconds']:.0f} ms ({row['ratio']:.2f}x)" if row else "-"
-
-
-def rows_of(systems: dict[str, System], paper_head: str) -> list[str]:
-    """The table of one paper's systems."""
-    speed = load("speed/speed_yardstick.json")
-    lines = [
-        f"| configuration | system | {paper_head} | training time (operations) | decoding time, greedy / beam 5 |",
-        "|---|---|---|---|---|",
-    ]
-    for system in systems.values():
-        times = ["-", "-"]
-        if speed and system.speed in speed["results"]:
-            train, greedy, beam = (speed["results"][system.speed][job] for job in JOBS)
-            times = [
-                f"{train['time_ratio']:.2f}x ({train['operation_ratio']:.2f}x)",
-                f"{greedy['time_ratio']:.2f}x / {beam['time_ratio']:.2f}x",
-            ]
-        cells = [f"`{system.configuration}`", system.name, system.paper, *times]
-        lines.append("| " + " | ".join(cells) + " |")
-    return lines
 
 
 def single_runs_table() -> str:
@@ -143,6 +89,46 @@ def past_future_table() -> str:
             "reports rOL 0.72 and 0.70 for its full model on NIST Zh-En.",
         ]
     return "\n".join(lines)
+
+
+def past_future_text_table() -> str:
+    """The same of real text, with intervals over its sentences: a row for each run."""
+    header = ["system", "seed", "text", "accuracy", "area under ROC", "above the diagonal's", "rOL PAST", "rOL FUTURE"]
+    lines = [f"| {' | '.join(header)} |", "|" + "---|" * len(header)]
+    notes = []
+    for name, words in PROBED_TEXTS.items():
+        entries = load(f"past_future/{name}.json") or []
+        for entry in entries:
+            found, bounds = entry["results"], entry["results"]["intervals"]
+            fitted = " (fitted)" if entry["rol_predictor"] == "fitted" else ""
+            cells = [GUIDED[entry["guided_routing"]] + losses_of(entry), str(entry["seed"]), words]
+            cells += [interval(found[key], bounds[key], 3) for key in ("accuracy", "auc")]
+            cells.append(interval(found["auc"] - found["diagonal_auc"], bounds["auc_above_diagonal"], 3))
+            overlaps = ("past_overlap", "future_overlap")
+            cells += [interval(found[key], bounds[key], 2) + fitted for key in overlaps]
+            lines.append("| " + " | ".join(cells) + " |")
+        if entries:
+            found, bounds = entries[0]["results"], entries[0]["results"]["intervals"]
+            diagonal = [
+                interval(found[f"diagonal_{key}"], bounds[f"diagonal_{key}"], 3) for key in ("accuracy", "auc")
+            ]
+            lines.append(f"| *diagonal* | - | {words} | {' | '.join(diagonal)} | - | - | - |")
+            keys = ("frequent_past_overlap", "frequent_future_overlap")
+            frequent = " | ".join(interval(found[key], bounds[key], 2) for key in keys)
+            majority = interval(found["majority_accuracy"], bounds["majority_accuracy"], 3)
+            lines.append(f"| *always the most frequent answer* | - | {words} | {majority} | 0.500 | - | {frequent} |")
+            notes.append(
+                f"{words}: {found['decisions']:,} decisions in {found['sentences']:,} sentences, "
+                f"{entries[0]['draws']:,} draws (`{shown_path(f'past_future/{name}.json')}`)."
+            )
+        else:
+            notes.append(f"{words}: in progress.")
+    return "\n".join([*lines, "", " ".join(notes)])
+
+
+def losses_of(entry: Record) -> str:
+    """The guided losses that a probed model was trained with."""
+    return "".join(f" + {loss.upper()}" for loss in ("bow", "bca") if entry[f"{loss}_loss_weight"] > 0)
 
 
 def linear_time_table() -> str:
@@ -265,15 +251,6 @@ def timed(times: Record) -> str:
 def interval(value: float, bounds: list[float], digits: int) -> str:
     """An estimate and its interval."""
     return f"{value:.{digits}f} [{bounds[0]:.{digits}f}, {bounds[1]:.{digits}f}]"
-
-
-SPEED_NOTE = (
-    "Times are medians of ratios to transformers' own `MarianMTModel` of the same size, measured side by side in one "
-    f"run of `benchmarks/speed.py` (its results, with quartiles: `{shown_path('speed/speed_yardstick.json')}`). "
-    "Latencies are means per sentence of the trained models over the first sentences of test2016, one at a time, also "
-    f"in one run (`benchmarks/latency.py`, with intervals: `{shown_path('speed/latency_multi30k.json')}`); the "
-    "paper reports 225 ms for the Transformer and 153 ms (0.68x) for CapsNMT."
-)
 
 
 def describe_run(recipe: str, results: Record) -> str:

@@ -160,10 +160,27 @@ class GuidedHead(InitialisesItself, nn.Module):
             init.normal_(self.score_weight, std=1 / math.sqrt(self.score_weight.shape[-1]))
 
     def forward(
-        self, states: Tensor, votes: Tensor, keys: Tensor, first_capsules: Tensor | None, mask: Tensor | None
+        self,
+        states: Tensor,
+        votes: Tensor,
+        keys: Tensor,
+        first_capsules: Tensor | None,
+        mask: Tensor | None,
+        exponentials: Tensor | None = None,
     ) -> GuidedOutput:
-        """states: z, [B, T, d]; votes, keys, first_capsules: from GuidedSource; mask: [B, S], True for a real word."""
-        return self.read(states, self.route(states, votes.transpose(1, 2), keys, first_capsules, mask))
+        """states: z, [B, T, d]; votes, keys, first_capsules: from GuidedSource; mask: [B, S], True for a real word;
+        exponentials: of the keys, which only "routing" reads.
+
+        Of several beams for each sentence, z is [B * beams, T, d], and only z: to the routing, which treats every step
+        alike, beams that read one source are more steps.
+        """
+        votes = votes.transpose(1, 2)
+        if states.shape[0] == votes.shape[0]:
+            return self.read(states, self.route(states, votes, keys, first_capsules, mask, exponentials))
+        by_sentence = states.reshape(votes.shape[0], -1, states.shape[-1])
+        routed = self.route(by_sentence, votes, keys, first_capsules, mask, exponentials)
+        capsules, agreement = (x.reshape(*states.shape[:2], *x.shape[2:]) for x in (routed.capsules, routed.agreement))
+        return self.read(states, RoutingOutput(capsules, agreement))
 
     def read(self, states: Tensor, routed: RoutingOutput) -> GuidedOutput:
         """states: z, [B, T, d]; routed: with capsules [B, T, >= P + F, D]."""
@@ -174,7 +191,13 @@ class GuidedHead(InitialisesItself, nn.Module):
         return GuidedOutput(context, past, future, routed.agreement)
 
     def route(
-        self, states: Tensor, votes: Tensor, keys: Tensor, first_capsules: Tensor | None, mask: Tensor | None
+        self,
+        states: Tensor,
+        votes: Tensor,
+        keys: Tensor,
+        first_capsules: Tensor | None,
+        mask: Tensor | None,
+        exponentials: Tensor | None = None,
     ) -> RoutingOutput:
         """Routes the source words at each decoding step; votes: [B, S, N, D].
 
@@ -245,7 +268,13 @@ class RoutingHead(GuidedHead):
             self.score_weight = nn.Parameter(torch.empty(size))
 
     def route(
-        self, states: Tensor, votes: Tensor, keys: Tensor, first_capsules: Tensor | None, mask: Tensor | None
+        self,
+        states: Tensor,
+        votes: Tensor,
+        keys: Tensor,
+        first_capsules: Tensor | None,
+        mask: Tensor | None,
+        exponentials: Tensor | None = None,
     ) -> RoutingOutput:
         if self.score_weight is None:
             # nothing is scored; only the number of steps counts
@@ -259,6 +288,7 @@ class RoutingHead(GuidedHead):
             self.num_iterations,
             mask,
             first_capsules=first_capsules,
+            vote_exponentials=None if exponentials is None else exponentials.transpose(1, 2),
         )
 
     def group_probabilities(self, agreement: Tensor) -> Tensor:
@@ -279,7 +309,13 @@ class ClassifierHead(GuidedHead):
         self.score_weight = nn.Parameter(torch.empty(3 if config.num_redundant_capsules > 0 else 2, size))
 
     def route(
-        self, states: Tensor, votes: Tensor, keys: Tensor, first_capsules: Tensor | None, mask: Tensor | None
+        self,
+        states: Tensor,
+        votes: Tensor,
+        keys: Tensor,
+        first_capsules: Tensor | None,
+        mask: Tensor | None,
+        exponentials: Tensor | None = None,
     ) -> RoutingOutput:
         sizes = (self.num_past, self.num_future)
         return guided_classifier(votes, keys, self.state_proj(states), self.score_weight, sizes, mask)
@@ -297,7 +333,13 @@ class AttentionHead(GuidedHead):
         self.score_weight = nn.Parameter(torch.empty(2, size))
 
     def route(
-        self, states: Tensor, votes: Tensor, keys: Tensor, first_capsules: Tensor | None, mask: Tensor | None
+        self,
+        states: Tensor,
+        votes: Tensor,
+        keys: Tensor,
+        first_capsules: Tensor | None,
+        mask: Tensor | None,
+        exponentials: Tensor | None = None,
     ) -> RoutingOutput:
         queries = self.state_proj(states).unflatten(-1, (2, -1))
         return guided_attention(

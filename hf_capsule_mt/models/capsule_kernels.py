@@ -8,6 +8,7 @@ size, G scores, d width, V vocabulary.
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -20,6 +21,9 @@ SCORE_ELEMENTS_CPU = 2**18
 SCORE_ELEMENTS = 2**24
 VOTE_ELEMENTS_CPU = 2**17
 VOTE_ELEMENTS = 2**24
+# Keys, and queries beyond which tanh(q + k) is 1 to the last digit of float64 whatever the key is; the exponentials of
+# twice as much are ordinary numbers of float32.
+LARGEST_KEY, LARGEST_QUERY = 20.0, 40.0
 # Logits (positions x V) held at a time.
 LOGIT_ELEMENTS = 2**23
 # Votes of one training step from which pieces, and compiling them (some seconds, once a process), pay.
@@ -75,7 +79,7 @@ def in_pieces(
     return _Pieces.apply(run, options, size, training, len(by_row), *inputs)
 
 
-def additive_scores(queries: Tensor, keys: Tensor, weight: Tensor) -> Tensor:
+def additive_scores(queries: Tensor, keys: Tensor, weight: Tensor, key_exponentials: Tensor | None = None) -> Tensor:
     """Scores of additive attention, ``w_g . tanh(q_t + k_s)``, without keeping the [..., T, S, H] tensor.
 
     The backward pass computes the tanh again, piece by piece.
@@ -84,17 +88,42 @@ def additive_scores(queries: Tensor, keys: Tensor, weight: Tensor) -> Tensor:
         queries: [..., T, H].
         keys: [..., S, H].
         weight: [G, H].
+        key_exponentials: `key_exponentials` of the keys, [..., S, H]; where nothing is differentiated they are read in
+            place of the keys.
 
     Returns:
         [..., T, S, G].
     """
     if is_plain():
         return (queries.unsqueeze(-2) + keys.unsqueeze(-3)).tanh() @ weight.mT
-    q, k = (tensor.reshape(-1, *tensor.shape[-2:]) for tensor in (queries, keys))
     # autograd's bookkeeping would cost a step of decoding as much as the scores themselves
-    score = _AdditiveScores.apply if _wanted(queries, keys, weight) else _additive_scores
+    score: Callable[..., Tensor] = _AdditiveScores.apply if _wanted(queries, keys, weight) else _additive_scores
+    if key_exponentials is not None and score is _additive_scores:
+        queries, keys = (-2 * queries.clamp(-LARGEST_QUERY, LARGEST_QUERY)).exp_(), key_exponentials
+        score = partial(_additive_scores, sigmoids=_sigmoids_of_exponentials)
+    q, k = (tensor.reshape(-1, *tensor.shape[-2:]) for tensor in (queries, keys))
     scores = score(q, k, weight)
     return scores.reshape(*queries.shape[:-2], *scores.shape[1:])
+
+
+def key_exponentials(keys: Tensor) -> Tensor | None:
+    """``exp(-2 k)`` of keys that are read at many steps of decoding.
+
+    With it `additive_scores` needs no exponential for each pair of a query and a key:
+    ``tanh(q + k) = 2 / (1 + exp(-2 q) exp(-2 k)) - 1``.
+
+    Args:
+        keys: any shape.
+
+    Returns:
+        The shape of the keys, float64 or float32. None where gradients are kept or a compiler traces, off CPUs, whose
+        arithmetic alone is slow enough for it, and with a key beyond LARGEST_KEY.
+    """
+    if torch.is_grad_enabled() or is_plain() or keys.device.type != "cpu" or keys.numel() == 0:
+        return None
+    wide = keys if keys.dtype == torch.float64 else keys.float()
+    smallest, largest = wide.aminmax()
+    return (-2 * wide).exp_() if max(-smallest, largest) <= LARGEST_KEY else None
 
 
 def weighted_log_normaliser(contents: Tensor, embedding: Tensor, weights: Tensor) -> Tensor:
@@ -171,16 +200,28 @@ def _wanted(*inputs: Tensor) -> bool:
     return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs)
 
 
-def _additive_scores(queries: Tensor, keys: Tensor, weight: Tensor) -> Tensor:
+def _sigmoids(queries: Tensor, keys: Tensor) -> Tensor:
+    """sigmoid(2 (q_t + k_s)), [M, T, S, H]."""
+    return torch.add((2 * queries).unsqueeze(2), keys.unsqueeze(1), alpha=2).sigmoid_()
+
+
+def _sigmoids_of_exponentials(queries: Tensor, keys: Tensor) -> Tensor:
+    """The same of exp(-2 q_t) and exp(-2 k_s)."""
+    return torch.addcmul(queries.new_ones(()), queries.unsqueeze(2), keys.unsqueeze(1)).reciprocal_()
+
+
+def _additive_scores(
+    queries: Tensor, keys: Tensor, weight: Tensor, sigmoids: Callable[[Tensor, Tensor], Tensor] = _sigmoids
+) -> Tensor:
     """`additive_scores` of M rows, without gradient."""
     # tanh(x) = 2 sigmoid(2 x) - 1, and sigmoid is the faster kernel, on CPUs several times so
     pieces = _pieces(queries, keys)
     if len(pieces) == 1:
-        scores = _sigmoids(queries, keys) @ weight.mT
+        scores = sigmoids(queries, keys) @ weight.mT
     else:
         scores = queries.new_empty(*queries.shape[:2], keys.shape[1], weight.shape[0])
         for rows, steps in pieces:
-            scores[rows, steps] = _sigmoids(queries[rows, steps], keys[rows]) @ weight.mT
+            scores[rows, steps] = sigmoids(queries[rows, steps], keys[rows]) @ weight.mT
     return scores.mul_(2).sub_(weight.sum(dim=-1))
 
 
@@ -204,11 +245,6 @@ class _AdditiveScores(torch.autograd.Function):
             grad_keys[rows] += inner.sum(dim=1)
         # 2 from the sigmoid's argument, 2 from its factor
         return grad_queries.mul_(4), grad_keys.mul_(4), grad_weight
-
-
-def _sigmoids(queries: Tensor, keys: Tensor) -> Tensor:
-    """sigmoid(2 (q_t + k_s)), [M, T, S, H]."""
-    return torch.add((2 * queries).unsqueeze(2), keys.unsqueeze(1), alpha=2).sigmoid_()
 
 
 def _pieces(queries: Tensor, keys: Tensor) -> list[tuple[slice, slice]]:

@@ -256,7 +256,7 @@ class EMRoutingAggregation(InitialisesItself, RoutingAggregation):
 
     def activations(self, hidden: Tensor) -> Tensor:
         """A_l, [..., L], of the input capsules [..., L, hidden]."""
-        logits = torch.einsum("...lh,lh->...l", hidden, self.activation_weight)
+        logits = (hidden * self.activation_weight).sum(dim=-1)
         return logits.to(inner_dtype(logits.dtype)).sigmoid()
 
     def init_weights(self) -> None:

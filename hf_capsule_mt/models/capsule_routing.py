@@ -54,19 +54,20 @@ def inner_dtype(dtype: torch.dtype) -> torch.dtype:
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
-def squash(inputs: Tensor) -> Tensor:
+def squash(inputs: Tensor, dim: int = -1) -> Tensor:
     """Squashing non-linearity, Dou et al. Eq. 5: the direction of the input with a length in [0, 1).
 
     Written as ``s * |s| / (1 + |s|^2)``, which is the printed formula without its division by zero.
 
     Args:
-        inputs: [..., D].
+        inputs: vectors along `dim`, such as [..., D].
+        dim: their axis.
 
     Returns:
-        [..., D].
+        The shape of the inputs.
     """
     dtype, inputs = inputs.dtype, _widened(inputs)
-    norm = torch.linalg.vector_norm(inputs, dim=-1, keepdim=True) if inputs.shape[-1] > 1 else inputs.abs()
+    norm = torch.linalg.vector_norm(inputs, dim=dim, keepdim=True) if inputs.shape[dim] > 1 else inputs.abs()
     # norm / (1 + norm^2) as 1 / (1/norm + norm) would overflow at 0; this form overflows at 1e19 only.
     return (inputs * (norm / (1 + norm.square()))).to(dtype)
 
@@ -102,19 +103,21 @@ def dynamic_routing(votes: Tensor, num_iterations: int, *, return_all_agreements
         ValueError: if num_iterations < 1 or the votes have fewer than three dimensions.
     """
     _check_votes(votes, num_iterations)
-    v = _widened(votes)
+    v, dim = _capsules_last(votes)
     # one column that broadcasts for the uniform start
-    agreement = v.new_full((*v.shape[:-2], 1), 1 / v.shape[-2])
+    agreement = v.new_full((*votes.shape[:-2], 1), 1 / votes.shape[-2])
     logits = v.new_zeros(())
     agreements = []
     for iteration in range(num_iterations):
-        agreements.append(agreement.expand(v.shape[:-1]))
-        capsules = squash((agreement.unsqueeze(-1) * v).sum(dim=-3))
+        agreements.append(agreement.expand(votes.shape[:-1]))
+        capsules = squash((agreement.unsqueeze(dim) * v).sum(dim=-3), dim)
         if iteration + 1 < num_iterations:
-            logits = logits + _sum_last(capsules.unsqueeze(-3) * v)
+            logits = logits + _sum_over(capsules.unsqueeze(-3) * v, dim)
             agreement = logits.softmax(dim=-1)
     return RoutingOutput(
-        capsules.to(votes.dtype), agreements[-1], tuple(agreements) if return_all_agreements else None
+        _size_last(capsules, dim).to(votes.dtype),
+        agreements[-1],
+        tuple(agreements) if return_all_agreements else None,
     )
 
 
@@ -176,38 +179,45 @@ def em_routing(
             f"activations must have one value per input capsule, shape {tuple(votes.shape[:-2])}, "
             f"but have shape {tuple(activations.shape)}"
         )
-    v = _widened(votes)
-    num_capsules = v.shape[-2]
+    capsules, log_agreements = _em_iterations(votes, activations, beta_a, beta_mu, inverse_temperatures)
+    agreements = [step.exp().expand(votes.shape[:-1]) for step in log_agreements[0 if return_all_agreements else -1 :]]
+    return RoutingOutput(capsules, agreements[-1], tuple(agreements) if return_all_agreements else None)
+
+
+def _em_iterations(
+    votes: Tensor,
+    activations: Tensor,
+    beta_a: Tensor | float,
+    beta_mu: Tensor | float,
+    inverse_temperatures: Sequence[float],
+) -> tuple[Tensor, list[Tensor]]:
+    """Capsules of `em_routing` and the logarithms of the assignment of every iteration, [..., L, N or 1]."""
+    v, dim = _capsules_last(votes)
+    num_capsules, size = votes.shape[-2:]
     beta_a, beta_mu = (_widened(beta) if isinstance(beta, Tensor) else beta for beta in (beta_a, beta_mu))
+    # Eq. 13 without sum_d log sigma_d: what a unit of assigned input costs with variances of one
+    unit_cost = beta_mu + size * 0.5 * (1 + math.log(2 * math.pi))
     log_activations = _widened(activations).clamp_min(ACTIVATION_FLOOR).log().unsqueeze(-1)
     # one column that broadcasts for the uniform start
-    log_agreement = v.new_full((*v.shape[:-2], 1), -math.log(num_capsules))
-    agreements = []
+    log_agreements = [v.new_full((*votes.shape[:-2], 1), -math.log(num_capsules))]
     last = len(inverse_temperatures) - 1
     for iteration, inverse_temperature in enumerate(inverse_temperatures):
-        if iteration == last or return_all_agreements:
-            agreements.append(log_agreement.exp().expand(v.shape[:-1]))
         # M-step (Eq. 11-14)
-        log_weights = log_agreement + log_activations
+        log_weights = log_agreements[-1] + log_activations
         mass = log_weights.exp().sum(dim=-2)
-        share = log_weights.softmax(dim=-2).unsqueeze(-1)
+        share = log_weights.softmax(dim=-2).unsqueeze(dim)
         mean = (share * v).sum(dim=-3)
         squared_distance = (v - mean.unsqueeze(-3)).square()
         variance = _limit_gradient((share * squared_distance).sum(dim=-3) + VARIANCE_FLOOR)
-        log_variance = variance.log()
-        cost = mass * _sum_last(0.5 * log_variance + 0.5 * (1 + math.log(2 * math.pi)))
-        activation_logits = inverse_temperature * (beta_a - beta_mu * mass - cost)
+        log_deviation = 0.5 * _sum_over(variance.log(), dim)
+        activation_logits = inverse_temperature * (beta_a - mass * (unit_cost + log_deviation))
         if iteration < last:
-            # E-step (Eq. 15-16)
-            exponent = _sum_last(squared_distance / variance.unsqueeze(-3))
-            log_normaliser = _sum_last(log_variance + math.log(2 * math.pi)).unsqueeze(-2)
-            log_density = -0.5 * (exponent + log_normaliser)
-            log_prior = torch.nn.functional.logsigmoid(activation_logits).unsqueeze(-2)
-            log_agreement = (log_prior + log_density).log_softmax(dim=-1)
-    capsules = activation_logits.sigmoid().unsqueeze(-1) * mean
-    return RoutingOutput(
-        capsules.to(votes.dtype), agreements[-1], tuple(agreements) if return_all_agreements else None
-    )
+            # E-step (Eq. 15-16); the factor (2 pi)^(-D/2), the same for every capsule, falls out
+            exponent = _sum_over(squared_distance / variance.unsqueeze(-3), dim)
+            log_prior = torch.nn.functional.logsigmoid(activation_logits) - log_deviation
+            log_agreements.append(torch.sub(log_prior.unsqueeze(-2), exponent, alpha=0.5).log_softmax(dim=-1))
+    capsules = activation_logits.sigmoid().unsqueeze(dim) * mean
+    return _size_last(capsules, dim).to(votes.dtype), log_agreements
 
 
 def em_routing_capsules(
@@ -230,7 +240,7 @@ def em_routing_capsules(
 def _em_routing_core(
     votes: Tensor, activations: Tensor, beta_a: Tensor, beta_mu: Tensor, inverse_temperatures: tuple[float, ...]
 ) -> Tensor:
-    return em_routing(votes, activations, beta_a, beta_mu, inverse_temperatures).capsules
+    return _em_iterations(votes, activations, beta_a, beta_mu, inverse_temperatures)[0]
 
 
 def guided_dynamic_routing(
@@ -243,6 +253,7 @@ def guided_dynamic_routing(
     mask: Tensor | None = None,
     *,
     first_capsules: Tensor | None = None,
+    vote_exponentials: Tensor | None = None,
     return_all_agreements: bool = False,
 ) -> RoutingOutput:
     """Guided dynamic routing, Zheng et al. Alg. 1 and Eq. 4-7: at each decoding step t, the S source words are routed.
@@ -264,6 +275,7 @@ def guided_dynamic_routing(
         mask: [..., S], True for a real source word; padding is assigned to no capsule. A softmax over capsules gives
             it a probability whatever its logits are, so the probabilities themselves are set to 0.
         first_capsules: `uniform_capsules` of the votes and the mask where these are known already, [..., N, 1, D].
+        vote_exponentials: `key_exponentials` of vote_terms where these are known already, [..., S, N, H].
         return_all_agreements: also return the agreement of every iteration.
 
     Returns:
@@ -288,9 +300,10 @@ def guided_dynamic_routing(
                 raise ValueError("more than 1 iteration needs vote_terms, capsule_weight and score_weight")
             states = _widened(state_terms).unsqueeze(-3)
             keys = _widened(vote_terms).transpose(-3, -2)
+            exponentials = None if vote_exponentials is None else vote_exponentials.transpose(-3, -2)
             output_weight, weight = _widened(capsule_weight).mT, _widened(score_weight).unsqueeze(0)
         for _ in range(1, num_iterations):
-            scores = additive_scores(states + capsules @ output_weight, keys, weight).squeeze(-1)
+            scores = additive_scores(states + capsules @ output_weight, keys, weight, exponentials).squeeze(-1)
             logits = scores if logits is None else logits + scores
             agreement = logits.softmax(dim=-3) * real
             agreements.append(agreement)
@@ -650,9 +663,21 @@ def _check_groups(votes: Tensor, group_sizes: Sequence[int]) -> None:
         )
 
 
-def _sum_last(inputs: Tensor) -> Tensor:
-    """Sum over the D dimensions of a capsule; for D = 1, the usual case, no copy."""
-    return inputs.squeeze(-1) if inputs.shape[-1] == 1 else inputs.sum(dim=-1)
+def _capsules_last(votes: Tensor) -> tuple[Tensor, int]:
+    """Votes [..., N, D] in the inner dtype, and the axis of D: kernels run along the last axis, so for D = 1, the
+    usual case, the capsules take its place, [..., 1, N].
+    """
+    return (_widened(votes).transpose(-2, -1), -2) if votes.shape[-1] == 1 else (_widened(votes), -1)
+
+
+def _size_last(capsules: Tensor, dim: int) -> Tensor:
+    """Capsules in the order of `_capsules_last` as [..., N, D]."""
+    return capsules.transpose(-2, -1) if dim == -2 else capsules
+
+
+def _sum_over(inputs: Tensor, dim: int) -> Tensor:
+    """Sum over the D dimensions of a capsule, which are along `dim`; for D = 1 no copy."""
+    return inputs.squeeze(dim) if inputs.shape[dim] == 1 else inputs.sum(dim=dim)
 
 
 def _check_votes(votes: Tensor, num_iterations: int, expected: str = "[..., L, N, D]") -> None:

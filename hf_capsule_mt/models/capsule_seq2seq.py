@@ -6,6 +6,7 @@ like Marian: `class CapsuleMarianEncoder(AggregatingStackMixin, MarianEncoder)`.
 
 import copy
 import dataclasses
+from collections import OrderedDict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +24,7 @@ from transformers.utils.output_capturing import maybe_install_capturing_hooks
 
 from .capsule_cache import guided_cache_layer
 from .capsule_guided import GuidedOutput, GuidedSource
-from .capsule_kernels import cross_entropy, linear_cross_entropy
+from .capsule_kernels import cross_entropy, key_exponentials, linear_cross_entropy
 from .capsule_layers import InitialisesItself, LayerAggregation, is_plain_projection
 from .capsule_operators import AFTER_SAVING, operator_file
 
@@ -36,15 +37,27 @@ Agreements = tuple[torch.FloatTensor, ...]
 CAPTURE_MODULE = maybe_install_capturing_hooks.__module__
 
 
+class QuickFields:
+    """Sets a field as `ModelOutput` does, which lists all fields of its class anew for each of them.
+
+    That takes as long as some layers of a small model, at every step of decoding.
+    """
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if value is not None and name in self.__dataclass_fields__:
+            OrderedDict.__setitem__(self, name, value)
+        object.__setattr__(self, name, value)
+
+
 @dataclass
-class CapsuleEncoderOutput(BaseModelOutput):
+class CapsuleEncoderOutput(QuickFields, BaseModelOutput):
     """Encoder output.
 
     Attributes:
         agreements: R tensors [B, S, L, N], or None.
         guided_votes, guided_keys, guided_capsules: what guided routing needs of the source, from `GuidedSource`. As
-            tensors of the encoder's output they are computed once per source, and `generate` copies them for the
-            beams.
+            tensors of the encoder's output they are computed once per source; the beams of a sentence share them.
+        guided_exponentials: `key_exponentials` of guided_keys where routing reads them, or None.
         source_context, source_keys: what a recurrent decoder reads of the source, from `SourceMemory`.
         source_agreements: assignment of the source words to the capsules of the memory, R tensors [B, S, M], or None.
     """
@@ -53,6 +66,7 @@ class CapsuleEncoderOutput(BaseModelOutput):
     guided_votes: torch.FloatTensor | None = None
     guided_keys: torch.FloatTensor | None = None
     guided_capsules: torch.FloatTensor | None = None
+    guided_exponentials: torch.FloatTensor | None = None
     source_context: torch.FloatTensor | None = None
     source_keys: torch.FloatTensor | None = None
     source_agreements: Agreements | None = None
@@ -60,18 +74,18 @@ class CapsuleEncoderOutput(BaseModelOutput):
 
 # a constant, as torch.compile does not look into dataclasses
 ENCODER_FIELDS = tuple(field.name for field in dataclasses.fields(CapsuleEncoderOutput))
-GUIDED_FIELDS = ("guided_votes", "guided_keys", "guided_capsules")
+GUIDED_FIELDS = ("guided_votes", "guided_keys", "guided_capsules", "guided_exponentials")
 
 
 @dataclass
-class CapsuleDecoderOutput(BaseModelOutputWithPastAndCrossAttentions):
+class CapsuleDecoderOutput(QuickFields, BaseModelOutputWithPastAndCrossAttentions):
     """Decoder output; agreements: R tensors [B, T, L, N], or None."""
 
     agreements: Agreements | None = None
 
 
 @dataclass
-class CapsuleSeq2SeqModelOutput(Seq2SeqModelOutput):
+class CapsuleSeq2SeqModelOutput(QuickFields, Seq2SeqModelOutput):
     """Model output with the agreements of both stacks; for the head, also what guided routing needs of the source."""
 
     encoder_agreements: Agreements | None = None
@@ -80,10 +94,11 @@ class CapsuleSeq2SeqModelOutput(Seq2SeqModelOutput):
     guided_votes: torch.FloatTensor | None = None
     guided_keys: torch.FloatTensor | None = None
     guided_capsules: torch.FloatTensor | None = None
+    guided_exponentials: torch.FloatTensor | None = None
 
 
 @dataclass
-class CapsuleSeq2SeqLMOutput(Seq2SeqLMOutput):
+class CapsuleSeq2SeqLMOutput(QuickFields, Seq2SeqLMOutput):
     """Output with logits.
 
     Attributes:
@@ -230,7 +245,10 @@ class AggregatingEncoderMixin(AggregatingStackMixin):
             return outputs
         states = outputs.last_hidden_state
         votes, keys, capsules = self.guided_source(states, source_mask(attention_mask, states.shape[1]))
-        return extend_output(outputs, guided_votes=votes, guided_keys=keys, guided_capsules=capsules)
+        exponentials = key_exponentials(keys) if self.guided_source.system == "routing" else None
+        return extend_output(
+            outputs, guided_votes=votes, guided_keys=keys, guided_capsules=capsules, guided_exponentials=exponentials
+        )
 
 
 class AggregatingDecoderMixin(AggregatingStackMixin):
@@ -472,7 +490,10 @@ class CapsuleForConditionalGenerationMixin(CapsulePreTrainedMixin):
         source = (outputs.guided_votes, outputs.guided_keys, outputs.guided_capsules)
         mask = source_mask(attention_mask, outputs.guided_votes.shape[2])
         if not self.guided_head.recurrent:
-            return self.guided_head(states, *source, mask)
+            if mask is not None and mask.shape[0] != outputs.guided_votes.shape[0]:
+                # beams of a sentence, one after another, have one source
+                mask = mask[:: mask.shape[0] // outputs.guided_votes.shape[0]]
+            return self.guided_head(states, *source, mask, outputs.guided_exponentials)
         steps = states.shape[1]
         real_steps = None
         if decoder_attention_mask is not None and decoder_attention_mask.dim() == 2:
@@ -520,6 +541,26 @@ class CapsuleForConditionalGenerationMixin(CapsulePreTrainedMixin):
         parts = {name: total / num_items_in_batch for name, total in sums.items()}
         weighted = [getattr(self.config, f"{name}_weight") * part for name, part in parts.items()]
         return {"loss": loss + sum(weighted), "translation_loss": loss, **parts}
+
+    def _expand_inputs_for_generation(self, *args: Any, **kwargs: Any) -> tuple[Tensor, dict[str, Any]]:
+        """As in transformers; but the beams of a sentence share what guided routing needs of the source.
+
+        Not so with a recurrent head, whose states differ by beam.
+        """
+        outputs = kwargs.get("encoder_outputs")
+        shared: dict[str, Tensor] = {}
+        if (
+            self.guided_head is not None
+            and not self.guided_head.recurrent
+            and isinstance(outputs, CapsuleEncoderOutput)
+        ):
+            shared = {name: value for name, value in outputs.items() if name in GUIDED_FIELDS}
+            others = {name: value for name, value in outputs.items() if name not in shared}
+            kwargs["encoder_outputs"] = CapsuleEncoderOutput(**others)
+        input_ids, kwargs = super()._expand_inputs_for_generation(*args, **kwargs)
+        for name, value in shared.items():
+            kwargs["encoder_outputs"][name] = value
+        return input_ids, kwargs
 
     def _reorder_cache(self, past_key_values: Cache, beam_idx: Tensor) -> Cache:
         """For beam search: the beams of a sentence share its source, whose keys and values stay where they are."""

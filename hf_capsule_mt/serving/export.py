@@ -14,7 +14,6 @@ numpy; the README says how it is used. Before anything is written, the graphs ha
 from __future__ import annotations
 
 import argparse
-import functools
 import json
 import logging
 import shutil
@@ -49,7 +48,6 @@ from ..models.modeling_capsule_marian import CapsuleMarianMTModel
 from ..models.pipeline_translation import end_token_ids, max_positions, max_source_length
 from . import onnx_translator
 from .graphs import AttentionSource, AttentionStep, RecurrentSource, RecurrentStep, Source, State, Step
-from .search import BeamTurn, GreedyTurn
 from .tokenizer_files import source_and_target
 
 try:
@@ -57,6 +55,7 @@ try:
     from onnx import GraphProto, ModelProto
 
     from .onnx_files import Part, export_part, quantize, search_loop, whole, write_models
+    from .search import beam_search, greedy_search
 except ImportError as error:
     MISSING: ImportError | None = error
 else:
@@ -67,11 +66,6 @@ FORMATS = ("onnx", "transformers")
 ENCODER, STEP = "encoder.onnx", "decoder_step.onnx"
 TRANSLATOR = "translator.py"
 README = "README.md"
-# what a search returns beside "turns"
-RESULTS = {
-    onnx_translator.GREEDY: ("lengths", "scores"),
-    onnx_translator.BEAM: ("best_scores", "best_codes", "best_found"),
-}
 # generation parameters that the searches have, and what they are if nobody says
 PARAMETERS: dict[str, Any] = {
     "num_beams": 1,
@@ -107,7 +101,7 @@ ABSENT: dict[str, tuple[Any, ...]] = {
 # largest difference of logits, in units of their spread, between the model and what is written
 TOLERANCE = 1e-3
 # sizes of the examples that graphs are traced with: they say nothing, but have to differ
-BATCH, BEAMS, SOURCE, PAST, PROMPT, RULES, TURNS = 2, 3, 7, 4, 5, 6, 11
+BATCH, BEAMS, SOURCE, PAST = 2, 3, 7, 4
 
 
 def export_onnx(
@@ -144,11 +138,10 @@ def export_onnx(
             sides[side].tokenizer.save(str(folder / name))
         write_whole(folder / onnx_translator.SETTINGS, json.dumps(settings, indent=2, ensure_ascii=False) + "\n")
         shutil.copyfile(onnx_translator.__file__, folder / TRANSLATOR)
-        write_models(folder, graphs(model, settings["eos_token_ids"], settings["pad_token_id"]))
+        write_models(folder, graphs(model, settings))
         check(model, folder)
         if int8:
-            models = graphs(model, settings["eos_token_ids"], settings["pad_token_id"], int8=True)
-            write_models(folder, models)
+            write_models(folder, graphs(model, settings, int8=True))
         write_whole(folder / README, _readme(source, model, int8))
     return output
 
@@ -218,12 +211,12 @@ def translator_settings(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBa
     }
 
 
-def graphs(model: Any, ends: Sequence[int], pad: int, *, int8: bool = False) -> dict[str, ModelProto]:
+def graphs(model: Any, settings: dict[str, Any], *, int8: bool = False) -> dict[str, ModelProto]:
     """The graphs of a model by the names of their files.
 
     Args:
         model: a capsule model in float32, in evaluation mode.
-        ends, pad: as in `search.Turn`.
+        settings: from `translator_settings`.
         int8: linear maps of integers.
     """
     recurrent = model.config.model_type == "capsule-rnn"
@@ -231,13 +224,16 @@ def graphs(model: Any, ends: Sequence[int], pad: int, *, int8: bool = False) -> 
     step: Step = (RecurrentStep if recurrent else AttentionStep)(model)
     with _quiet(), torch.no_grad():
         encoder, decoder = _encoder(source), _step(source, step)
-        searches = {name: _search_parts(name, tuple(ends), pad, model.lm_head.weight.shape[0]) for name in RESULTS}
     if int8:
         for part in (encoder, decoder):
             quantize(part)
+    searches = (
+        greedy_search(settings["decoder_start_token_id"], settings["eos_token_ids"]),
+        beam_search(settings["decoder_start_token_id"], settings["eos_token_ids"], settings["vocab_size"]),
+    )
     models = {ENCODER: whole("encoder", encoder), STEP: whole("decoder_step", decoder)}
-    for name, (begin, turn, state) in searches.items():
-        models[name] = search_loop(Path(name).stem, encoder, decoder, step.states(), begin, turn, state, RESULTS[name])
+    for search in searches:
+        models[f"{search.name}.onnx"] = search_loop(encoder, decoder, step.states(), search)
     for made in models.values():
         _forget_origin(made.graph)
     return models
@@ -283,49 +279,6 @@ def _step(source: Source, step: Step) -> Part:
 def _example(state: State) -> tuple[Tensor, tuple[int, ...]]:
     growing = tuple(axis for axis, size in enumerate(state.shape, start=1) if size == 0)
     return torch.randn(BATCH * BEAMS, *(size or PAST for size in state.shape)), (0, *growing)
-
-
-@functools.cache
-def _search_parts(name: str, ends: tuple[int, ...], pad: int, vocab_size: int) -> tuple[Part, Part, tuple[str, ...]]:
-    """What begins a search, one turn of it, and the names of its state; the same for all models."""
-    turn = (GreedyTurn if name == onnx_translator.GREEDY else BeamTurn)(ends, pad)
-    count = 1 if name == onnx_translator.GREEDY else BEAMS
-    examples = {
-        "prompts": (torch.full((BATCH, PROMPT), 3), (0, 1)),
-        "limits": (torch.full((BATCH,), TURNS), (0,)),
-        "penalties": (torch.ones(TURNS + 1), (0,)),
-        "token_scores": (torch.zeros(RULES, vocab_size), (0,)),
-        "token_rules": (torch.zeros(TURNS, dtype=torch.long), (0,)),
-        "token_weights": (torch.ones(TURNS), (0,)),
-        "stops_when_full": (torch.tensor(False), ()),
-        "longest_gain": (torch.tensor([0]), ()),
-    }
-    beams = torch.arange(count)
-    begin = export_part(
-        turn,
-        lambda prompts, beams: tuple(turn.first(prompts, beams)),
-        {"prompts": examples["prompts"], "beams": (beams, (0,) if count > 1 else ())},
-        [f"first_{part}" for part in turn.state],
-        f"begin_{Path(name).stem}_",
-    )
-    state = {
-        part: (tensor, (0, 1) if tensor.dim() == 2 and tensor.shape[1] > 1 else (0,))
-        for part, tensor in zip(turn.state, turn.first(examples["prompts"][0], beams), strict=True)
-        # read by the loop alone
-        if part != "rows"
-    }
-    shared = {part: examples[part] for part in turn.shared}
-    logits = torch.randn(BATCH * count, vocab_size)
-    inputs = {"turn": (torch.tensor([PAST]), ()), "logits": (logits, (0,)), **state, **shared}
-
-    def function(*tensors: Tensor) -> tuple[Tensor, ...]:
-        named = dict(zip(inputs, tensors, strict=True))
-        before = [named.get(part, beams) for part in turn.state]
-        go_on, after, result = turn(named["turn"], named["logits"], before, {part: named[part] for part in shared})
-        return (go_on, *after, result)
-
-    outputs = ["go_on", *(f"next_{part}" for part in turn.state), "turns"]
-    return begin, export_part(turn, function, inputs, outputs, f"{Path(name).stem}_"), turn.state
 
 
 @contextmanager

@@ -19,10 +19,11 @@ from torch.onnx.ops import symbolic, symbolic_multi_out
 from ..models.capsule_guided import RecurrentHead
 from ..models.capsule_past_future import attention_contexts, recurrent_states
 from ..models.capsule_recurrent import LSTM
-from ..models.capsule_seq2seq import GUIDED_FIELDS
 
 # what a padded source word adds to its score
 MASKED = -1e30
+# of the encoder's output, what guided routing reads
+GUIDED_FIELDS = ("guided_votes", "guided_keys", "guided_capsules")
 
 
 class State(NamedTuple):

@@ -18,14 +18,10 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from tokenizers import Tokenizer
-
-# otherwise when a model is loaded: whoever translates with PyTorch has the classes here too, and may lack it
-if TYPE_CHECKING:
-    import onnxruntime
 
 logger = logging.getLogger(__name__)
 
@@ -33,6 +29,8 @@ SETTINGS = "translator.json"
 GREEDY, BEAM = "greedy_search.onnx", "beam_search.onnx"
 TOKENIZERS = {"source": "source_tokenizer.json", "target": "target_tokenizer.json"}
 FORMAT = 1
+# scores of beams that are none are around it
+WORST = -1.0e9
 
 # A translation may have LENGTH_FACTOR * source tokens + LENGTH_MARGIN tokens unless the caller says else
 LENGTH_FACTOR = 2
@@ -100,6 +98,7 @@ class OnnxTranslator:
         path = self.folder / SETTINGS
         if not path.is_file():
             raise ValueError(f"{folder} has no {SETTINGS}: give a folder made by hf-capsule-mt export --format onnx")
+        # only now: whoever translates with PyTorch has the classes of this file too, and may lack it
         import onnxruntime
 
         for name in (GREEDY, BEAM, *TOKENIZERS.values()):
@@ -235,8 +234,8 @@ class OnnxTranslator:
         if long:
             excess = [len(encoded[row]) - limit for row in long]
             logger.warning(
-                f"{len(long)} of {len(sentences)} sentences were truncated to {limit} tokens, the most that this model "
-                f"can read; {sum(excess)} tokens were cut, {max(excess)} from the longest sentence"
+                f"{len(long)} of {len(sentences)} sentences were truncated to {limit} tokens, the most that this model"
+                f" can read; {sum(excess)} tokens were cut, {max(excess)} from the longest sentence"
             )
             self.source_tokenizer.enable_truncation(limit)
             for row in long:
@@ -271,33 +270,34 @@ class OnnxTranslator:
         self, sources: list[list[int]], prompts: list[list[int]], options: dict[str, Any]
     ) -> list[list[Hypothesis]]:
         """The translations of one batch of sources and prompts."""
-        prompt_length, num_beams = len(prompts[0]), options["num_beams"]
+        prompt_length = len(prompts[0])
         lengths = np.array([len(source) for source in sources])
-        input_ids = np.full((len(sources), lengths.max()), self.settings["pad_token_id"] or 0, np.int64)
+        input_ids = np.full((len(sources), lengths.max()), self.settings["pad_token_id"], np.int64)
         for row, source in enumerate(sources):
             input_ids[row, : len(source)] = source
         max_length, limits = self._limits(lengths, prompt_length, options)
-        turns = max(int(limits.max()) - 1, prompt_length)
+        turns = int(limits.max()) - 1
+        forced = np.full((turns, len(sources), 1), -1, np.int64)
+        forced[: prompt_length - 1, :, 0] = np.array(prompts).T[1:]
         feeds = {
             "input_ids": input_ids,
             "attention_mask": (np.arange(lengths.max()) < lengths[:, None]).astype(np.int64),
-            "num_beams": np.array(num_beams),
+            "num_beams": np.array(options["num_beams"]),
             "max_turns": np.array(turns),
-            "prompts": np.array(prompts),
-            "limits": limits,
-            "penalties": np.array(
-                [max(count, 1) ** options["length_penalty"] for count in range(max_length + 1)], np.float32
-            ),
-            **self._token_rules(turns, max_length, prompt_length, options),
+            "forced_tokens": forced,
+            "last_turns": limits[:, None] - 2,
         }
-        if num_beams == 1:
-            return self._greedy(feeds, options)
-        longest_gain = 0
+        rules = self._token_rules(turns, max_length, prompt_length, options)
+        if options["num_beams"] == 1:
+            return self._greedy(feeds | rules, prompt_length, options)
+        new = np.maximum(np.arange(turns) + 2 - prompt_length, 1).astype(np.float64)
+        penalties = new ** options["length_penalty"]
+        gains = penalties
         if options["early_stopping"] == "never" and options["length_penalty"] > 0:
-            longest_gain = max_length - prompt_length
-        feeds["stops_when_full"] = np.array(options["early_stopping"] is True)
-        feeds["longest_gain"] = np.array([longest_gain])
-        return self._beams(feeds, options)
+            gains = np.full(turns, float(max_length - prompt_length) ** options["length_penalty"])
+        feeds["penalties"], feeds["gains"] = penalties.astype(np.float32), gains.astype(np.float32)
+        feeds["open_when_full"] = np.array(options["early_stopping"] is not True)
+        return self._beams(feeds | rules, options)
 
     def _limits(self, lengths: np.ndarray, prompt_length: int, options: dict[str, Any]) -> tuple[int, np.ndarray]:
         """Longest decoder sequence of all, and of each sentence."""
@@ -313,7 +313,9 @@ class OnnxTranslator:
         max_length = min(max_length, longest)
         if options["length_given"]:
             limits = np.full_like(limits, max_length)
-        return max_length, np.minimum(limits, max_length).astype(np.int64)
+        # a prompt that is as long as the limit is followed by one token all the same
+        limits = np.maximum(np.minimum(limits, max_length), prompt_length + 1)
+        return max_length, limits.astype(np.int64)
 
     def _token_rules(
         self, turns: int, max_length: int, prompt_length: int, options: dict[str, Any]
@@ -352,30 +354,36 @@ class OnnxTranslator:
                 raise ValueError(f"cannot load {path}: {error}; copy the whole folder, or export it again") from error
         return self._sessions[name].run(None, feeds)
 
-    def _greedy(self, feeds: dict[str, np.ndarray], options: dict[str, Any]) -> list[list[Hypothesis]]:
-        prompts, penalties = feeds["prompts"], feeds["penalties"]
-        turns, lengths, scores = self._run(GREEDY, feeds)
-        start = prompts.shape[1]
+    def _greedy(
+        self, feeds: dict[str, np.ndarray], prompt_length: int, options: dict[str, Any]
+    ) -> list[list[Hypothesis]]:
+        # the graph has no weights: where a rule decides, the score is that of the rule
+        weights = feeds.pop("token_weights")
+        turns, scores = self._run(GREEDY, feeds)
+        scores *= weights[: len(scores), None, None]
+        ends, last_turns = self.settings["eos_token_ids"], feeds["last_turns"]
         results = []
-        for row, sequence in enumerate(turns[..., 0].T.tolist()):
-            tokens = sequence[: int(lengths[row, 0]) - 1]
-            score = float(scores[row, 0] / penalties[len(tokens) - (start - 1)])
-            results.append([self._hypothesis(tokens, score)])
+        for row, tokens in enumerate(turns[..., 0].T.tolist()):
+            free = range(prompt_length - 1, len(tokens))
+            last = next(turn for turn in free if tokens[turn] in ends or turn >= last_turns[row, 0])
+            total = float(scores[prompt_length - 1 : last + 1, row, 0].sum())
+            length = last + 2 - prompt_length
+            results.append([self._hypothesis(tokens[: last + 1], total / length ** options["length_penalty"])])
         return results
 
     def _beams(self, feeds: dict[str, np.ndarray], options: dict[str, Any]) -> list[list[Hypothesis]]:
-        turns, scores, codes, found = self._run(BEAM, feeds)
-        prefixes = feeds["prompts"][:, 1:].tolist()
+        turns, scores, codes = self._run(BEAM, feeds)
         sequences, lengths = follow(turns, codes, self.settings["vocab_size"])
         results = []
         for row in range(len(codes)):
             hypotheses = []
             for beam in range(options["num_return_sequences"]):
-                if found[row, beam]:
+                if scores[row, beam] > WORST / 2:
                     tokens = sequences[row, beam, : lengths[row, beam]].tolist()
                     hypotheses.append(self._hypothesis(tokens, float(scores[row, beam])))
                 else:
-                    hypotheses.append(self._hypothesis(prefixes[row], float("-inf")))
+                    prefix = feeds["forced_tokens"][:, row, 0]
+                    hypotheses.append(self._hypothesis(prefix[prefix >= 0].tolist(), float("-inf")))
             results.append(hypotheses)
         return results
 

@@ -1,162 +1,210 @@
-"""One turn of greedy and of beam search, as generate() takes it, to become the body of a loop in an exported model.
+"""Greedy and beam search as ONNX nodes: what happens once, and a turn of the loop. They choose as generate() does.
 
-Shapes: B sentences, K beams, P tokens of the prompt (the start token, and a forced prefix), V vocabulary. At turn t
-the decoder reads the tokens at position t and says those at t + 1; while t + 1 < P, the prompt says them.
+Shapes: B sentences, K beams, T turns at most, V vocabulary, W = K * max(2, 1 + number of end tokens) candidates. Rows
+are the beams of all sentences, those of a sentence side by side. At turn t the decoder reads the tokens at position t
+and the search says those at t + 1.
 
-What a caller may decide comes as tensors (`SHARED`), so that one graph serves every choice:
+What a caller decides are inputs, so that one graph serves every choice:
 
-    prompts         [B, P]   what translations begin with
-    limits          [B]      longest decoder sequence of each sentence, prompt and end included
-    penalties       [T + 1]  n ** length_penalty for n = 0..T new tokens
-    token_scores    [R, V]   rules on tokens: what a rule adds to their log-probabilities, minus infinity for never
-    token_rules     [T]      the rule of each turn
-    token_weights   [T]      what log-probabilities are multiplied by before: 1, or 0 where a token is forced
+    forced_tokens  [T, B, 1]  what a translation is to have at each turn (its prefix); -1 where the model chooses
+    last_turns     [B, 1]     the turn at which a translation is cut off
+    token_scores   [R, V]     rules on tokens: what a rule adds to their log-probabilities, minus infinity for never
+    token_rules    [T]        the rule of each turn
+    num_beams, max_turns []   K, and T
 
-and for beam search (`BEAM_SHARED`)
+and for beam search
 
-    stops_when_full []       early_stopping=True: a sentence ends with as many finished translations as beams
-    longest_gain    []       new tokens that a running beam may have when its best score is estimated; 0 for as many as
-                             it has (early_stopping="never" with a positive length penalty: all that there may be)
+    token_weights  [T]        what log-probabilities are multiplied by before the rule: 1, or 0 where a rule decides
+    penalties      [T]        the number of new tokens at each turn, to the power of the length penalty
+    gains          [T]        the same for the length that a running beam is given when its best score is estimated
+    open_when_full []         False for early_stopping=True: as many finished translations as beams are enough
+
+A hypothesis of beam search is known by its code, t * K * V + k * V + token: the turn t at which its last token was
+chosen, the beam k that it went on from, and that token. The codes of all running beams of all turns, which the graph
+returns, say what each of them is.
 """
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
-import torch
-from torch import Tensor, nn
+from .onnx_files import BOOL, FLOAT, INT64, Nodes
 
-SHARED = ("prompts", "limits", "penalties", "token_scores", "token_rules", "token_weights")
-BEAM_SHARED = ("stops_when_full", "longest_gain")
-# added to scores that must not win, as in generate()
+# added to scores that must not win, as in generate(); what is below half of it has not won
 WORST = -1.0e9
 
-GREEDY_STATE = ("tokens", "finished", "lengths", "scores")
-BEAM_STATE = ("tokens", "rows", "scores", "best_scores", "best_codes", "best_found", "improvable")
+
+class Search(NamedTuple):
+    """A search as nodes around a step of the decoder, which reads "tokens" [B, K] and makes "logits" [B * K, V].
+
+    Attributes:
+        name: of the graph.
+        inputs: elements and shapes.
+        begin: nodes that run once; they make "first_" + each state, "beam_count" [1] and "row_count" [1].
+        turn: nodes of the body, which read the names of `begin`, "turn" [] and the state, and make "go_on" and
+            "next_" + each state.
+        state: elements. With "rows" among them, the decoder goes on from these rows of its states.
+        collected: what a turn makes that is returned of all turns, [T, ...], with elements.
+        outputs: states that are returned.
+    """
+
+    name: str
+    inputs: dict[str, tuple[int, tuple[str, ...]]]
+    begin: Nodes
+    turn: Nodes
+    state: dict[str, int]
+    collected: dict[str, int]
+    outputs: tuple[str, ...]
 
 
-class Turn(nn.Module):
-    """What both searches share: the rules on tokens, and where a translation ends.
+SHARED: dict[str, tuple[int, tuple[str, ...]]] = {
+    "num_beams": (INT64, ()),
+    "max_turns": (INT64, ()),
+    "forced_tokens": (INT64, ("turns", "sentences", "one")),
+    "last_turns": (INT64, ("sentences", "one")),
+    "token_scores": (FLOAT, ("rules", "vocabulary")),
+    "token_rules": (INT64, ("turns",)),
+}
+OF_BEAMS: dict[str, tuple[int, tuple[str, ...]]] = {
+    "token_weights": (FLOAT, ("turns",)),
+    "penalties": (FLOAT, ("turns",)),
+    "gains": (FLOAT, ("turns",)),
+    "open_when_full": (BOOL, ()),
+}
+
+
+def greedy_search(start: int, ends: Sequence[int]) -> Search:
+    """Greedy search; it collects "turns", the tokens of every turn, and "scores", their log-probabilities.
+
+    Tokens behind the end of a translation mean nothing.
 
     Args:
-        ends: ids of the tokens that end a translation.
-        pad: the token that follows the end.
+        start: the token that the decoder starts with.
+        ends: the tokens that end a translation.
     """
+    begin = _beginning(start)
+    column = begin("Concat", "sentence_count", begin.vector(1), axis=0)
+    begin("Expand", begin.constant(False), column, name="first_finished")
 
-    shared: tuple[str, ...] = SHARED
-    state: tuple[str, ...]
-
-    def __init__(self, ends: Sequence[int], pad: int) -> None:
-        super().__init__()
-        self.register_buffer("ends", torch.tensor(list(ends)))
-        self.pad = pad
-
-    def log_probs(self, turn: Tensor, logits: Tensor, shared: dict[str, Tensor]) -> Tensor:
-        """Log-probabilities of the next tokens after the rules, [B * K, V]."""
-        rule = shared["token_scores"].index_select(0, shared["token_rules"].index_select(0, turn))
-        return logits.log_softmax(dim=-1) * shared["token_weights"].index_select(0, turn) + rule
-
-    def is_end(self, tokens: Tensor) -> Tensor:
-        """Whether each token ends a translation."""
-        return (tokens.unsqueeze(-1) == self.ends).any(dim=-1) if len(self.ends) > 1 else tokens == self.ends
-
-
-class GreedyTurn(Turn):
-    """Greedy search. `tokens` of a finished sentence are padding; `scores` are sums of log-probabilities."""
-
-    state = GREEDY_STATE
-
-    def forward(
-        self, turn: Tensor, logits: Tensor, state: list[Tensor], shared: dict[str, Tensor]
-    ) -> tuple[Tensor, list[Tensor], Tensor]:
-        """turn: [1]; logits: of the decoder at this turn, [B, V]; state: as GREEDY_STATE says, [B, 1] each.
-
-        Returns:
-            whether to go on, the state, and the tokens of this turn [B, 1].
-        """
-        _, finished, lengths, scores = state
-        log_probs = self.log_probs(turn, logits, shared)
-        best, chosen = log_probs.max(dim=-1, keepdim=True)
-        prompts = shared["prompts"]
-        forced = turn + 1 < prompts.shape[1]
-        prompt = prompts.index_select(1, torch.minimum(turn + 1, torch.tensor(prompts.shape[1] - 1)))
-        tokens = torch.where(forced, prompt, torch.where(finished, self.pad, chosen))
-        running = ~finished
-        lengths = lengths + running.to(torch.int64)
-        scores = scores + best * (running & ~forced).to(best.dtype)
-        ended = self.is_end(tokens) | (turn + 2 >= shared["limits"].unsqueeze(-1))
-        finished = finished | (ended & ~forced)
-        return ~finished.all(), [tokens, finished, lengths, scores], tokens
-
-    def first(self, prompts: Tensor, beams: Tensor) -> list[Tensor]:
-        """The state before the first turn."""
-        tokens = prompts[:, :1]
-        return [tokens, tokens < 0, torch.ones_like(tokens), torch.zeros(tokens.shape)]
+    turn = Nodes("turn")
+    rule = turn("Gather", "token_scores", turn("Gather", "token_rules", "turn"))
+    log_probs = turn("Add", turn("LogSoftmax", "logits", axis=-1), rule)
+    chosen = turn("ArgMax", log_probs, axis=-1)
+    turn("GatherElements", log_probs, chosen, axis=-1, name="scores")
+    forced = turn("Gather", "forced_tokens", "turn")
+    turn("Where", turn("Less", forced, turn.constant(0)), chosen, forced, name="next_tokens")
+    ended = turn("Or", _is_end(turn, "next_tokens", ends), turn("GreaterOrEqual", "turn", "last_turns"))
+    turn("Or", "finished", ended, name="next_finished")
+    count = turn("ReduceMin", turn("Cast", "next_finished", to=INT64), keepdims=0)
+    turn("Less", count, turn.constant(1), name="go_on")
+    turn("Identity", "next_tokens", name="turns")
+    state = {"tokens": INT64, "finished": BOOL}
+    return Search("greedy_search", SHARED, begin, turn, state, {"turns": INT64, "scores": FLOAT}, ())
 
 
-class BeamTurn(Turn):
-    """Beam search.
+def beam_search(start: int, ends: Sequence[int], vocab_size: int) -> Search:
+    """Beam search; it collects "turns", the codes of the running beams after every turn, [T, B, K].
 
-    A hypothesis is known by its code, t * K * V + k * V + token: the turn t at which its last token was chosen, the
-    beam k that it went on from, and that token. The codes of all running beams of all turns say what each of them is.
-    `best_scores`, `best_codes` and `best_found` are of the finished translations, best first; `improvable` [B, 1] says
-    whether a running beam may still come among them; `rows` [B * K] are the beams that the current ones go on from.
+    Its outputs are "best_scores" and "best_codes" [B, K] of the finished translations, best first; what has a score
+    below half of WORST is none.
+
+    Args:
+        start, ends: as in `greedy_search`.
+        vocab_size: V.
     """
+    begin = _beginning(start)
+    # once: what depends on the sizes alone
+    beams = begin("Range", begin.constant(0), "num_beams", begin.constant(1))
+    begin("Mul", beams, begin.constant(vocab_size), name="beam_offsets")
+    kept = begin("Mul", "beam_count", begin.vector(max(2, 1 + len(ends))), name="kept")
+    places = begin("Range", begin.constant(0), begin("Reshape", kept, begin.vector()), begin.constant(1))
+    begin("Less", places, "num_beams", name="may_end")
+    begin("Sub", "beam_count", begin.vector(1), name="last_beam")
+    numbers = begin("Range", begin.constant(0), begin("Reshape", "sentence_count", begin.vector()), begin.constant(1))
+    offsets = begin("Mul", numbers, "num_beams")
+    begin("Unsqueeze", offsets, begin.vector(1), name="row_offsets")
+    begin("Mul", "num_beams", begin.constant(vocab_size), name="turn_size")
+    flat = begin("Reshape", "turn_size", begin.vector(1))
+    begin("Concat", begin.vector(-1), flat, axis=0, name="sentence_shape")
+    # the state
+    shape = begin("Concat", "sentence_count", "beam_count", axis=0)
+    behind = begin("Cast", begin("Greater", beams, begin.constant(0)), to=FLOAT)
+    scores = begin("Expand", begin("Mul", behind, begin.constant(WORST)), shape)
+    begin("Reshape", scores, begin.vector(-1, 1), name="first_scores")
+    begin("Expand", begin.constant(WORST), shape, name="first_best_scores")
+    begin("Expand", begin.constant(0), shape, name="first_best_codes")
+    column = begin("Concat", "sentence_count", begin.vector(1), axis=0)
+    begin("Expand", begin.constant(0.0), column, name="first_closed")
+    rows = begin("Reshape", "row_count", begin.vector())
+    begin("Range", begin.constant(0), rows, begin.constant(1), name="first_rows")
 
-    shared = SHARED + BEAM_SHARED
-    state = BEAM_STATE
+    turn = Nodes("turn")
+    size = turn.constant(vocab_size)
+    worst, half, none = turn.constant(WORST), turn.constant(WORST / 2), turn.constant(0.0)
+    # the best candidates of each sentence
+    rule = turn("Gather", "token_scores", turn("Gather", "token_rules", "turn"))
+    weighted = turn("Mul", turn("LogSoftmax", "logits", axis=-1), turn("Gather", "token_weights", "turn"))
+    total = turn("Add", turn("Add", weighted, rule), "scores")
+    top_scores, top = turn("TopK", turn("Reshape", total, "sentence_shape"), "kept", axis=-1, outputs=2)
+    is_end = _is_end(turn, turn("Mod", top, size), ends)
+    stops = turn("Or", is_end, turn("GreaterOrEqual", "turn", "last_turns"))
+    # those that go on, or what is forced
+    going = turn("Add", top_scores, turn("Where", stops, worst, none))
+    going_scores, places = turn("TopK", going, "beam_count", axis=-1, outputs=2)
+    going_codes = turn("GatherElements", top, places, axis=1)
+    forced = turn("Gather", "forced_tokens", "turn")
+    free = turn("Less", forced, turn.constant(0))
+    codes = turn("Where", free, going_codes, turn("Add", "beam_offsets", forced))
+    before = turn("Reshape", "scores", turn("Shape", going_scores))
+    after = turn("Where", free, going_scores, before)
+    # those that end among the finished ones
+    ended = turn("And", turn("And", stops, "may_end"), free)
+    found = turn("Div", top_scores, turn("Gather", "penalties", "turn"))
+    found = turn("Add", found, turn("Add", turn("Where", ended, none, worst), "closed"))
+    merged = turn("Concat", "best_scores", found, axis=1)
+    turn("TopK", merged, "beam_count", axis=-1, name="next_best_scores", outputs=2)
+    offset = turn("Mul", "turn", "turn_size")
+    found_codes = turn("Concat", "best_codes", turn("Add", top, offset), axis=1)
+    turn("GatherElements", found_codes, turn.second("next_best_scores"), axis=1, name="next_best_codes")
+    # whether a sentence is done: by its worst finished translation, and what its best running one may come to
+    last = turn("Gather", "next_best_scores", "last_beam", axis=1)
+    possible = turn("Div", turn("Gather", after, turn.vector(0), axis=1), turn("Gather", "gains", "turn"))
+    unfilled = turn("Or", turn("Less", last, half), "open_when_full")
+    is_open = turn("And", turn("Greater", possible, last), unfilled)
+    turn("Min", "closed", turn("Where", is_open, none, worst), name="next_closed")
+    turn("Greater", turn("ReduceMax", "next_closed", keepdims=0), half, name="go_on")
+    # for the next turn
+    turn("Mod", codes, size, name="next_tokens")
+    rows = turn("Add", turn("Div", codes, size), "row_offsets")
+    turn("Reshape", rows, turn.vector(-1), name="next_rows")
+    turn("Reshape", after, turn.vector(-1, 1), name="next_scores")
+    turn("Add", codes, offset, name="turns")
+    state = {
+        "tokens": INT64,
+        "rows": INT64,
+        "scores": FLOAT,
+        "best_scores": FLOAT,
+        "best_codes": INT64,
+        "closed": FLOAT,
+    }
+    outputs = ("best_scores", "best_codes")
+    return Search("beam_search", SHARED | OF_BEAMS, begin, turn, state, {"turns": INT64}, outputs)
 
-    def forward(
-        self, turn: Tensor, logits: Tensor, state: list[Tensor], shared: dict[str, Tensor]
-    ) -> tuple[Tensor, list[Tensor], Tensor]:
-        """As `GreedyTurn.forward`, with a state as BEAM_STATE says, [B, K] where not said otherwise.
 
-        The last result are the codes of the running beams, [B, K].
-        """
-        tokens, _, scores, best_scores, best_codes, best_found, improvable = state
-        batch, beams = tokens.shape
-        log_probs = self.log_probs(turn, logits, shared)
-        vocabulary = log_probs.shape[-1]
-        prompts = shared["prompts"]
-        new_tokens = (turn + 2 - prompts.shape[1]).clamp(min=1)
-        forced = turn + 1 < prompts.shape[1]
+def _beginning(start: int) -> Nodes:
+    """Numbers of sentences, beams and rows, [1] each, and the first tokens."""
+    begin = Nodes("begin")
+    begin("Shape", "source_mask", start=0, end=1, name="sentence_count")
+    begin("Reshape", "num_beams", begin.vector(1), name="beam_count")
+    begin("Mul", "sentence_count", "beam_count", name="row_count")
+    shape = begin("Concat", "sentence_count", "beam_count", axis=0)
+    begin("Expand", begin.constant(start), shape, name="first_tokens")
+    return begin
 
-        accumulated = (log_probs.unflatten(0, (batch, beams)) + scores.unsqueeze(-1)).flatten(1)
-        kept = max(2, 1 + len(self.ends)) * beams
-        top_scores, top = accumulated.topk(kept, dim=-1)
-        stops = self.is_end(top % vocabulary) | (turn + 2 >= shared["limits"].unsqueeze(-1))
-        going = top_scores + stops.to(top_scores.dtype) * WORST
-        scores_after, places = going.topk(beams, dim=-1)
-        chosen = top.gather(1, places)
-        prompt = prompts.index_select(1, torch.minimum(turn + 1, torch.tensor(prompts.shape[1] - 1)))
-        unchanged = torch.arange(beams) * vocabulary + prompt
-        chosen = torch.where(forced, unchanged, chosen)
-        scores_after = torch.where(forced, scores, scores_after)
 
-        full = best_found.all(dim=1, keepdim=True) & shared["stops_when_full"]
-        ended = stops[:, :beams] & ~forced
-        found = top_scores[:, :beams] / shared["penalties"].index_select(0, new_tokens)
-        worse = full.to(found.dtype) + (~improvable).to(found.dtype) + (~ended).to(found.dtype)
-        merged = torch.cat([best_scores, found + worse * WORST], dim=1)
-        best_scores, places = merged.topk(beams, dim=-1)
-        offset = turn * (beams * vocabulary)
-        best_codes = torch.cat([best_codes, top[:, :beams] + offset], dim=1).gather(1, places)
-        best_found = torch.cat([best_found, ended], dim=1).gather(1, places)
-
-        length = torch.where(shared["longest_gain"] > 0, shared["longest_gain"], new_tokens)
-        possible = scores_after[:, :1] / shared["penalties"].index_select(0, length)
-        worst = torch.where(best_found, best_scores[:, -1:], WORST)
-        improvable = improvable & ((possible > worst).any(dim=-1, keepdim=True) | forced)
-        none_open = best_found.all() & shared["stops_when_full"]
-        go_on = forced | (improvable.any() & ~none_open & ~stops.all())
-
-        rows_after = (chosen // vocabulary + torch.arange(batch).unsqueeze(-1) * beams).flatten()
-        after = [chosen % vocabulary, rows_after, scores_after, best_scores, best_codes, best_found, improvable]
-        return go_on.reshape(()), after, chosen + offset
-
-    def first(self, prompts: Tensor, beams: Tensor) -> list[Tensor]:
-        """The state before the first turn; beams: [K], whatever its values."""
-        tokens = prompts[:, :1].expand(-1, beams.shape[0])
-        others = (torch.arange(beams.shape[0]) > 0).to(torch.float32) * WORST
-        worst = torch.full(tokens.shape, WORST)
-        rows = torch.arange(prompts.shape[0] * beams.shape[0])
-        scores = torch.zeros(tokens.shape) + others
-        return [tokens, rows, scores, worst, torch.zeros_like(tokens), tokens < 0, tokens[:, :1] >= 0]
+def _is_end(turn: Nodes, tokens: str, ends: Sequence[int]) -> str:
+    """Whether tokens end a translation."""
+    found = [turn("Equal", tokens, turn.constant(end)) for end in ends]
+    result = found[0]
+    for other in found[1:]:
+        result = turn("Or", result, other)
+    return result

@@ -1,7 +1,7 @@
 """Tokenizers as files that the library `tokenizers` reads by itself.
 
-Those of transformers' fast classes are such files. MarianTokenizer (OPUS-MT) runs two SentencePiece models in Python and
-looks their pieces up in vocab.json; here each becomes a Unigram model whose entries have the ids of vocab.json.
+Those of transformers' fast classes are such files. MarianTokenizer (OPUS-MT) runs two SentencePiece models in Python
+and looks their pieces up in vocab.json; here each becomes a Unigram model whose entries have the ids of vocab.json.
 
 transformers (5.17 to 5.23) makes a normaliser of punctuation (sacremoses) for MarianTokenizer and does not call it; so
 there is none here either.
@@ -17,8 +17,8 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 from transformers import MarianTokenizer, PreTrainedTokenizerBase
 
 SPACE = "▁"
-# Characters of no text: in the place of >> and << of a language code, of a whole code that the vocabulary does not have,
-# before a piece that may be decoded and not encoded, around characters that no piece has, and for any of these in a text
+# Characters of no text: in the place of >> and << of a language code, and of a whole code that the vocabulary lacks;
+# before a piece that is decoded and never encoded; around characters that no piece has; for any of these in a text
 CODE, CODE_END, UNKNOWN_CODE, DECODED_ONLY, OPEN, CLOSE = map(chr, range(0xFDD0, 0xFDD6))
 STRANGER = "\ufdef"
 # enums of sentencepiece_model.proto
@@ -32,7 +32,7 @@ class Side(NamedTuple):
 
     Attributes:
         tokenizer: of the library.
-        aliases: the first of its ids that the model does not have, and the ids that these and those after it stand for.
+        aliases: the first of its ids that the model does not have, and the ids that it and those after it stand for.
     """
 
     tokenizer: Tokenizer

@@ -6,9 +6,8 @@ Run a study, systems with several seeds each, and make its table.
     hf-capsule-mt study table STUDY.yaml                      means, differences, intervals and a figure
     hf-capsule-mt study table record.json --table FOLDER      ... from a record alone
 
-STUDY is a file, or the name of a study that comes with the package: grammar, grammar_capsules, grammar_iterations,
-multi30k. `run` may be interrupted, and goes on where it was when it is given again; what has failed is tried again
-then.
+STUDY is a file, or the name of a study that comes with the package, such as grammar or multi30k. `run` may be
+interrupted, and goes on where it was when it is given again; what has failed is tried again then.
 """
 
 from __future__ import annotations
@@ -89,8 +88,8 @@ def _run(arguments: argparse.Namespace) -> bool:
         cluster = Cluster(study, options) if on_cluster else None
         hold_to_record(study, resolved)
         if arguments.keep is not None:
-            restore(study, resolved, arguments.keep)
-        runs = plan(study, sources, str(resolved[study.compare_with]["target_lang"]))
+            restore(study, resolved, arguments.keep, to_go_on=True)
+        runs = plan(study, sources, resolved)
         to_do = sum(run.next_command() is not None for run in runs)
         if cluster is not None:
             machine = Machine(arguments.jobs or max(1, to_do), 1)

@@ -42,9 +42,13 @@ def keep(study: Study, resolved: Mapping[str, Mapping[str, Any]], kept: Path) ->
                 write_whole(target / name, json_text(public_record(read_json(source / name)), indent=2) + "\n")
 
 
-def restore(study: Study, resolved: Mapping[str, Mapping[str, Any]], kept: Path) -> None:
+def restore(study: Study, resolved: Mapping[str, Mapping[str, Any]], kept: Path, *, to_go_on: bool = False) -> None:
     """
     Bring kept runs into the study's output, where they count as finished; what is there already stays.
+
+    Args:
+        to_go_on: leave out teachers whose students are not finished: these need its weights, which are not kept, so
+            that it is trained again.
 
     Raises:
         ValueError: a system was something else when its runs were kept; says what differs.
@@ -55,9 +59,18 @@ def restore(study: Study, resolved: Mapping[str, Mapping[str, Any]], kept: Path)
         source, target = _folder(study, kept, system, seed), study.folder(system, seed)
         if not (source / RESULTS).is_file() or (target / RESULTS).exists():
             continue
+        if to_go_on and _has_to_teach(study, kept, system, seed):
+            continue
         for path in sorted(source.rglob("*"), key=lambda path: path.name == RESULTS):
             if path.is_file():
                 write_whole(target / path.relative_to(source), path.read_bytes())
+
+
+def _has_to_teach(study: Study, kept: Path, system: str, seed: int) -> bool:
+    """Whether a run has students that are finished neither in the output nor in what is kept."""
+    students = [student for student, teacher in study.teachers.items() if teacher == system]
+    folders = [(study.folder(student, seed), _folder(study, kept, student, seed)) for student in students]
+    return not all(any((folder / RESULTS).is_file() for folder in pair) for pair in folders)
 
 
 def _folder(study: Study, kept: Path, system: str, seed: int) -> Path:

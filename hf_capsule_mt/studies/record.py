@@ -15,6 +15,7 @@ from .._version import __version__
 from ..data.corpus import load_split
 from ..files import read_json, read_lines
 from ..records import public_record
+from .details import measure
 from .runner import RESULTS, translation_file
 from .statistics import (
     SCORERS,
@@ -54,7 +55,8 @@ def make_record(study: Study, resolved: Mapping[str, Mapping[str, Any]], *, draw
         "signatures"; "systems": of each its "arguments", "operations_per_token" and "runs" by seed; "test_sets": of
         each the number of "sentences" and the digest of its "references", "scores" (by score and system "mean", "sd",
         "runs", "interval" of 95 %, "by_seed") and "comparisons" (by score and system, see `statistics.Comparison`,
-        with "p_holm", corrected over the systems).
+        with "p_holm", corrected over the systems), "baselines" (the comparisons by the primary score with the study's
+        further baselines, by baseline and system), and what `details.measure` finds, where the study asks for it.
 
     Raises:
         ValueError: nothing is finished, or translations do not fit their references.
@@ -141,10 +143,11 @@ def _test_set(
     """The part of a record on one test set."""
     arguments = resolved[study.compare_with]
     target_lang = str(arguments["target_lang"])
-    references = _references(study, name, arguments)
+    sources, references = _test_pairs(study, name, arguments)
     prepared = prepared_texts(references, convention, target_lang)
     metrics = study_metrics(convention, target_lang)
     counts: dict[str, dict[tuple[str, int], Floats]] = {score: {} for score in SCORES}
+    translations: dict[tuple[str, int], list[str]] = {}
     for system, runs in results.items():
         for seed, found in runs.items():
             path, expected = _translations(study.folder(system, seed), name, study.test_sets[name], found, target_lang)
@@ -152,19 +155,24 @@ def _test_set(
             texts = read_lines(path)
             if len(texts) != len(references):
                 raise ValueError(f"{path} has {len(texts)} lines, but there are {len(references)} references")
+            translations[system, seed] = texts
             texts = prepared_texts(texts, convention, target_lang)
             for score in SCORES:
                 counts[score][system, seed] = sentence_counts(texts, prepared, metrics[score])
                 _check(path, score, counts[score][system, seed], expected)
     scores, comparisons = {}, {}
+    baselines: dict[str, Any] = {}
     for score in SCORES:
-        scores[score], comparisons[score] = _compare_all(study, counts[score], score, draws)
+        scores[score], comparisons[score], others = _compare_all(study, counts[score], score, draws)
+        baselines |= others
     return {
         "file": study.test_sets[name],
         "sentences": len(references),
         "references": hashlib.sha256("\n".join(references).encode()).hexdigest(),
         "scores": scores,
         "comparisons": comparisons,
+        "baselines": baselines,
+        **measure(study.details, sources, references, translations, arguments, convention),
         "signatures": {score: str(metric.get_signature()) for score, metric in metrics.items()},
     }
 
@@ -179,8 +187,8 @@ def _check(path: Path, score: str, counts: Floats, expected: Mapping[str, Any]) 
         )
 
 
-def _references(study: Study, name: str, arguments: Mapping[str, Any]) -> list[str]:
-    """The references of a test set."""
+def _test_pairs(study: Study, name: str, arguments: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+    """Sources and references of a test set."""
     prefix = study.test_sets[name]
     own = prefix is None
     split = "test" if arguments.get("dataset_name") or arguments.get("test_file") else "validation"
@@ -194,7 +202,7 @@ def _references(study: Study, name: str, arguments: Mapping[str, Any]) -> list[s
         data_dir=arguments.get("data_dir"),
         max_samples=arguments.get("max_test_samples" if split == "test" else "max_eval_samples") if own else None,
     )
-    return list(data["target"])
+    return list(data["source"]), list(data["target"])
 
 
 def _translations(
@@ -209,15 +217,14 @@ def _translations(
 
 def _compare_all(
     study: Study, counts: Mapping[tuple[str, int], Floats], score: str, draws: int
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Scores and comparisons of all systems by one score."""
+) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    """Scores of all systems by one score, their comparisons, and by the primary one those with further baselines."""
     scorer, runs = SCORERS[score], list(counts)
     values_of = scorer(np.stack([counts[run].sum(axis=0) for run in runs]))
     drawn = drawn_scores(np.stack([counts[run] for run in runs]), scorer, draws, SEED)
     columns = {run: index for index, run in enumerate(runs)}
     sentences = len(counts[runs[0]])
     means: dict[str, Any] = {}
-    comparisons: dict[str, Any] = {}
     for system in study.systems:
         seeds = [seed for seed in study.seeds if (system, seed) in columns]
         values = [float(values_of[columns[system, seed]]) for seed in seeds]
@@ -231,15 +238,33 @@ def _compare_all(
                 "interval": _interval(values_of, drawn, [columns[system, seed] for seed in seeds], sentences),
                 "by_seed": runs_by_seed,
             }
-        both = [seed for seed in seeds if (study.compare_with, seed) in columns]
-        if both and system != study.compare_with:
-            ours, theirs = ([columns[side, seed] for seed in both] for side in (system, study.compare_with))
-            found = compare_systems(values_of[ours], values_of[theirs], drawn[:, ours], drawn[:, theirs], sentences)
+    compared = {
+        baseline: _comparisons(study, baseline, columns, values_of, drawn, sentences)
+        for baseline in (study.compare_with, *(study.baselines if score == study.score else ()))
+    }
+    return means, compared.pop(study.compare_with), compared
+
+
+def _comparisons(
+    study: Study,
+    baseline: str,
+    columns: Mapping[tuple[str, int], int],
+    values: Floats,
+    drawn: Floats,
+    sentences: int,
+) -> dict[str, Any]:
+    """Comparisons of all systems with one of them, seed by seed, corrected over the systems."""
+    comparisons: dict[str, Any] = {}
+    for system in study.systems:
+        both = [seed for seed in study.seeds if (system, seed) in columns and (baseline, seed) in columns]
+        if both and system != baseline:
+            ours, theirs = ([columns[side, seed] for seed in both] for side in (system, baseline))
+            found = compare_systems(values[ours], values[theirs], drawn[:, ours], drawn[:, theirs], sentences)
             comparisons[system] = {**as_record(found), "method": SENTENCES_ALONE if len(both) == 1 else METHOD}
     corrected = holm({system: found["p"] for system, found in comparisons.items()})
     for system, p in corrected.items():
         comparisons[system]["p_holm"] = p
-    return means, comparisons
+    return comparisons
 
 
 def _interval(values: Floats, drawn: Floats, runs: list[int], sentences: int) -> list[float]:

@@ -15,7 +15,7 @@ from typing import Any, Protocol, TextIO, cast
 
 from ..files import json_text, read_json, write_whole
 from ..training.report import RESULTS
-from .study_file import Study, extra_test_sets
+from .study_file import DISTILLED, SHARED_WITH_TEACHER, Study, extra_test_sets
 
 RUNS = "runs.json"
 WAITING, RUNNING, FINISHED, FAILED, INTERRUPTED = "waiting", "running", "finished", "failed", "interrupted"
@@ -28,6 +28,21 @@ THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 def train_command(arguments: Sequence[str]) -> list[str]:
     """The command line of a process that trains with these arguments."""
     return [sys.executable, "-m", "hf_capsule_mt", "train", *arguments]
+
+
+def distill_command(folder: Path, arguments: Mapping[str, Any]) -> list[str]:
+    """
+    The command line of a process in which the model of a run translates the text that it was trained on.
+
+    Args:
+        arguments: of its training; those that name the text are taken.
+    """
+    program = [sys.executable, "-m", "hf_capsule_mt", "distill", "--recipe", "none"]
+    words = [f"--teacher_name_or_path={folder}", f"--output_prefix={folder / DISTILLED}"]
+    words += [f"--{key}={arguments[key]}" for key in SHARED_WITH_TEACHER if arguments.get(key) is not None]
+    if arguments.get("operators"):
+        words += ["--operators", *arguments["operators"]]
+    return [*program, *words]
 
 
 def translate_command(folder: Path, source: Path, output: Path) -> list[str]:
@@ -49,6 +64,7 @@ class Run:
         seconds: how long it ran in this call; before and between calls it does not count.
         reason: why it has failed.
         job: its id on a cluster.
+        teacher: the run that has to be finished before, as it translates the text that this one is trained on.
     """
 
     system: str
@@ -64,6 +80,7 @@ class Run:
     began: float = 0.0
     process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
     job: str = ""
+    teacher: Run | None = field(default=None, repr=False)
 
     @property
     def log(self) -> Path:
@@ -121,14 +138,17 @@ def available_devices() -> tuple[str, ...]:
     return tuple(names[:count])
 
 
-def plan(study: Study, sources: Mapping[str, Path], target_lang: str) -> list[Run]:
+def plan(study: Study, sources: Mapping[str, Path], resolved: Mapping[str, Mapping[str, Any]]) -> list[Run]:
     """
-    All runs of a study in their order; those that are finished say so.
+    All runs of a study in their order; those that are finished say so. A teacher is finished when it has translated
+    the training text for students that are not.
 
     Args:
         sources: the source file of each further test set, by name.
+        resolved: the systems' arguments, from `resolve_arguments`.
     """
-    runs = []
+    target_lang = str(resolved[study.compare_with]["target_lang"])
+    runs: dict[tuple[str, int], Run] = {}
     for system, seed in study.runs():
         folder = study.folder(system, seed)
         arguments = [*study.arguments(system, seed), f"--output_dir={folder}", f"--seed={seed}"]
@@ -137,11 +157,37 @@ def plan(study: Study, sources: Mapping[str, Path], target_lang: str) -> list[Ru
         for name in extra_test_sets(study):
             products.append(translation_file(folder, name, target_lang))
             commands.append(translate_command(folder, sources[name], products[-1]))
-        run = Run(system, seed, folder, commands, products)
-        if run.next_command() is None:
+        teacher = runs.get((study.teachers.get(system, ""), seed))
+        runs[system, seed] = Run(system, seed, folder, commands, products, teacher=teacher)
+    # students of students first: what they need decides what their teachers are to do
+    for run in reversed(runs.values()):
+        if run.teacher is not None and run.next_command() is not None:
+            _teach(run, run.teacher, resolved)
+    for run in runs.values():
+        if run.state == WAITING and run.next_command() is None:
             finish(run, study.score)
-        runs.append(run)
-    return runs
+    return list(runs.values())
+
+
+def _teach(student: Run, teacher: Run, resolved: Mapping[str, Mapping[str, Any]]) -> None:
+    """Have a teacher translate the training text after its training, once for all its students."""
+    product = Path(f"{teacher.folder / DISTILLED}.json")
+    if product in teacher.products:
+        return
+    if (teacher.folder / RESULTS).is_file() and not product.is_file() and not has_weights(teacher.folder):
+        student.state = FAILED
+        student.reason = (
+            f"its teacher {teacher.system}, seed {teacher.seed}, has results but no weights in {teacher.folder}: "
+            f"remove that folder to train it again"
+        )
+        return
+    teacher.commands.append(distill_command(teacher.folder, resolved[teacher.system]))
+    teacher.products.append(product)
+
+
+def has_weights(folder: Path) -> bool:
+    """Whether there is a model in a run's folder: of kept runs there is none."""
+    return any(folder.glob("model*.safetensors"))
 
 
 def translation_file(folder: Path, test_set: str, target_lang: str) -> Path:
@@ -205,8 +251,15 @@ def carry_out(
     with told_to_stop() as stopping:
         try:
             while (waiting or active) and not stopping:
-                while waiting and len(active) < machine.jobs and not stopping:
-                    run = waiting.pop(0)
+                for run in _without_teacher(waiting):
+                    waiting.remove(run)
+                    display.show(runs, machine, run)
+                while len(active) < machine.jobs and not stopping:
+                    ready = next((r for r in waiting if r.teacher is None or r.teacher.state == FINISHED), None)
+                    if ready is None:
+                        break
+                    run = ready
+                    waiting.remove(run)
                     launcher.start(run)
                     active.append(run)
                     display.show(runs, machine, run)
@@ -228,6 +281,15 @@ def carry_out(
             display.say(left)
             raise KeyboardInterrupt
     return all(run.state == FINISHED for run in runs)
+
+
+def _without_teacher(waiting: Sequence[Run]) -> list[Run]:
+    """Note which of the waiting runs cannot start, as their teacher has failed."""
+    lost = [run for run in waiting if run.teacher is not None and run.teacher.state == FAILED]
+    for run in lost:
+        teacher = cast(Run, run.teacher)
+        run.state, run.reason = FAILED, f"its teacher {teacher.system}, seed {teacher.seed}, has failed"
+    return lost
 
 
 @contextmanager
@@ -385,7 +447,7 @@ class Display:
         done = sum(run.state in (FINISHED, FAILED) for run in runs)
         words = f"[{done}/{len(runs)}] {changed.system}, seed {changed.seed}: {_state(changed)}"
         if changed.state == FAILED:
-            words += f" ({changed.reason}); see {changed.log}"
+            words += f" ({changed.reason}){_see_log(changed)}"
         if changed.state in (FINISHED, FAILED):
             words += f"; {_remaining(runs, machine)}"
         print(words, file=self.stream, flush=True)
@@ -418,7 +480,12 @@ def state_table(runs: Sequence[Run]) -> list[str]:
     rows += [[system, *(states.get((system, seed), "") for seed in seeds)] for system in systems]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    return lines + [f"{run.system}, seed {run.seed}: {run.reason}; see {run.log}" for run in runs if run.reason]
+    return lines + [f"{run.system}, seed {run.seed}: {run.reason}{_see_log(run)}" for run in runs if run.reason]
+
+
+def _see_log(run: Run) -> str:
+    """Where to look; a run that was not started in vain has no log."""
+    return f"; see {run.log}" if run.log.is_file() else ""
 
 
 def _state(run: Run) -> str:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +14,26 @@ from ..recipe_files import read_recipe, read_yaml
 from ..records import without_secrets
 from .curves import curve_lines
 
-SCORES = ("bleu", "chrf", "ter")
+TITLES = {"bleu": "BLEU", "chrf": "chrF", "ter": "TER"}
+SCORES = tuple(TITLES)
 STUDY = "study.json"
 PACKAGED = Path(__file__).parent
-KEYS = ("title", "recipe", "arguments", "systems", "seeds", "test_sets", "compare_with", "score", "curves", "output")
+KEYS = (
+    *("title", "recipe", "arguments", "systems", "seeds", "test_sets", "compare_with", "baselines", "score", "curves"),
+    *("details", "output"),
+)
+LENGTH, ADEQUACY = "length", "adequacy"
+DETAILS = (LENGTH, ADEQUACY)
 # What the runner sets for each run.
 RESERVED = ("output_dir", "seed", "resume_from_checkpoint")
 # They are names of folders and of files, too.
 NAME = re.compile(r"[^\W_][\w.+-]*( [\w.+-]+)*")
 RECIPE_TEST = "test"
+# What a student has from its teacher, and what the two must share for it.
+GIVEN_BY_TEACHER = ("tokenizer_name_or_path", "model_name_or_path", "dataset_name")
+SHARED_WITH_TEACHER = ("source_lang", "target_lang", "train_file", "data_dir", "max_train_samples")
+# within the folder of a teacher's run: prefix of its translations of the training text
+DISTILLED = Path("distilled", "train")
 
 
 @dataclass(frozen=True)
@@ -40,6 +51,9 @@ class Study:
         score: the primary score.
         output: the folder of the runs.
         curves: arguments that the primary score is drawn against, see `curves.curve_lines`.
+        teachers: name -> the system whose translations of the training text it is trained on, seed by seed.
+        baselines: further systems that all others are compared with, by the primary score.
+        details: of DETAILS, what else is measured on the translations.
     """
 
     path: Path
@@ -51,14 +65,27 @@ class Study:
     score: str
     output: Path
     curves: list[str]
+    teachers: dict[str, str] = field(default_factory=dict)
+    baselines: list[str] = field(default_factory=list)
+    details: list[str] = field(default_factory=list)
 
     def runs(self) -> list[tuple[str, int]]:
         """System and seed of each run: the first seed of all systems, then the second one, ..."""
         return [(system, seed) for seed in self.seeds for system in self.systems]
 
     def arguments(self, system: str, seed: int) -> list[str]:
-        """The arguments of a run; "{seed}" in them is its seed, so that it can start from another run of that seed."""
-        return [word.replace("{seed}", str(seed)) for word in self.systems[system]]
+        """
+        The arguments of a run; "{seed}" in them is its seed, so that it can start from another run of that seed. A
+        student reads what its teacher has translated, and with the teacher's tokenizer.
+        """
+        words = [word.replace("{seed}", str(seed)) for word in self.systems[system]]
+        if system in self.teachers:
+            teacher = self.folder(self.teachers[system], seed)
+            corpus = teacher / DISTILLED
+            # of the current folder, whatever the data folder
+            name = corpus if corpus.is_absolute() else f"./{corpus}"
+            words += [f"--train_file={name}", f"--tokenizer_name_or_path={teacher}"]
+        return words
 
     def folder(self, system: str, seed: int) -> Path:
         """The output folder of a run."""
@@ -128,6 +155,7 @@ def _study(path: Path, values: dict[Any, Any], output: Path | None) -> Study:
         raise ValueError("systems must be 'name: recipe' or 'name: {argument: value}' lines")
     _check_names("systems", systems)
     common = _mapping("arguments", values.get("arguments"))
+    teachers = _teachers(systems)
     arguments = {
         name: _system(name, value, values.get("recipe"), common, path.parent) for name, value in systems.items()
     }
@@ -149,14 +177,35 @@ def _study(path: Path, values: dict[Any, Any], output: Path | None) -> Study:
         compare_with=compare_with,
         score=score,
         output=Path(output or _text("output", values.get("output", f"runs/studies/{path.stem}"))),
-        curves=_curves(values.get("curves")),
+        curves=_names("curves", values.get("curves"), "arguments, such as [num_capsules]"),
+        teachers=teachers,
+        baselines=_chosen("baselines", values.get("baselines"), [name for name in systems if name != compare_with]),
+        details=_chosen("details", values.get("details"), DETAILS),
     )
+
+
+def _teachers(systems: Mapping[str, Any]) -> dict[str, str]:
+    """The teachers of those systems that have one; each stands above its students."""
+    teachers: dict[str, str] = {}
+    above: list[str] = []
+    for name, value in systems.items():
+        if isinstance(value, dict) and "teacher" in value:
+            teacher = value["teacher"]
+            if teacher not in above:
+                raise ValueError(
+                    f"systems: {name}: teacher {teacher!r} must be a system that stands above it"
+                    + (f"; there are: {', '.join(above)}" if above else "")
+                )
+            teachers[name] = teacher
+        above.append(name)
+    return teachers
 
 
 def _system(name: str, value: Any, base: Any, common: dict[str, Any], folder: Path) -> list[str]:
     """The arguments of a system: a recipe in place of the base, arguments over the base, or both."""
     own = {"recipe": value} if isinstance(value, str) else dict(_mapping(f"systems: {name}", value))
     recipe = own.pop("recipe", base)
+    own.pop("teacher", None)
     if recipe is None:
         raise ValueError(f"systems: {name}: there is no recipe; give the study a base recipe, or this system its own")
     try:
@@ -202,10 +251,18 @@ def _seeds(value: Any) -> list[int]:
     return value
 
 
-def _curves(value: Any) -> list[str]:
+def _names(key: str, value: Any, of_what: str) -> list[str]:
     names = [] if value is None else value
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names) or len({*names}) < len(names):
-        raise ValueError(f"curves must be a list of different arguments, such as [num_capsules], got {value!r}")
+        raise ValueError(f"{key} must be a list of different {of_what}, got {value!r}")
+    return names
+
+
+def _chosen(key: str, value: Any, choices: Sequence[str]) -> list[str]:
+    names = _names(key, value, f"names of {', '.join(choices)}")
+    for name in names:
+        if name not in choices:
+            raise ValueError(f"{key}: there is no {name!r} to choose; there are: {', '.join(choices)}")
     return names
 
 
@@ -240,6 +297,9 @@ def resolve_arguments(study: Study) -> dict[str, dict[str, Any]]:
         # through JSON, as the other side of a comparison has been
         kept = {key: value for key, value in without_secrets(given).items() if key not in RESERVED}
         resolved[name] = json.loads(json_text(kept))
+    for name, teacher in study.teachers.items():
+        _check_student(study.path, name, resolved[name], teacher, resolved[teacher])
+        resolved[name]["teacher"] = teacher
     for argument in study.curves:
         if not curve_lines(resolved, argument):
             raise ValueError(
@@ -247,6 +307,26 @@ def resolve_arguments(study: Study) -> dict[str, dict[str, Any]]:
                 "systems that are to be compared"
             )
     return resolved
+
+
+def _check_student(
+    path: Path, name: str, arguments: Mapping[str, Any], teacher: str, taught: Mapping[str, Any]
+) -> None:
+    """Raises a ValueError if a student cannot be trained on what its teacher translates."""
+    for key in GIVEN_BY_TEACHER:
+        if key in arguments:
+            why = (
+                "only files are translated by a teacher"
+                if key == "dataset_name"
+                else "its teacher gives the tokenizer"
+            )
+            raise ValueError(f"{path}: systems: {name}: {key} and teacher exclude each other: {why}")
+    for key in SHARED_WITH_TEACHER:
+        if arguments.get(key) != taught.get(key):
+            raise ValueError(
+                f"{path}: systems: {name}: its teacher {teacher} must have the same {key}, whose text it translates: "
+                f"{_shown(arguments, key)}, and the teacher {_shown(taught, key)}"
+            )
 
 
 def hold_to_record(study: Study, resolved: Mapping[str, Mapping[str, Any]], folder: Path | None = None) -> None:

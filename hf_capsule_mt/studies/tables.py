@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,13 +11,13 @@ from ..analysis.tables import MISSING, Cell, Table, mark_of
 from ..files import json_text, write_whole
 from ..markup import markdown_text
 from .curves import curve_figure
+from .detail_tables import detail_tables, probability
 from .record import SENTENCES_ALONE, of_runs
-from .study_file import SCORES
+from .study_file import LENGTH, SCORES, TITLES
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-TITLES = {"bleu": "BLEU", "chrf": "chrF", "ter": "TER"}
 OPERATIONS = "Operations/token, M"
 RECORD, MARKDOWN, LATEX, FIGURE, CURVE = "record.json", "table.md", "table.tex", "intervals", "curve"
 # inches
@@ -94,7 +95,7 @@ def _row(system: str, test_set: Mapping[str, Any], primary: str) -> list[Cell]:
         return [*cells, *[Cell(MISSING)] * 4]
     low, high = found["interval"]
     cells += [Cell(f"{found['difference']:+.2f}"), Cell(f"{low:+.2f} to {high:+.2f}")]
-    return [*cells, Cell(_probability(found["p"])), Cell(_probability(found["p_holm"]))]
+    return [*cells, Cell(probability(found["p"])), Cell(probability(found["p_holm"]))]
 
 
 def _caption(record: Mapping[str, Any], name: str, test_set: Mapping[str, Any], baseline: str) -> str:
@@ -140,19 +141,19 @@ def _number(value: float | None, digits: int) -> str:
     return MISSING if value is None else f"{value:,.{digits}f}"
 
 
-def _probability(p: float) -> str:
-    return "< 0.001" if p < 0.001 else f"{p:.3f}"
+def all_tables(record: Mapping[str, Any]) -> list[Table]:
+    """Scores, what else the study has asked for, sizes and times."""
+    return [*score_tables(record), *detail_tables(record), run_table(record)]
 
 
 def markdown(record: Mapping[str, Any]) -> str:
     """All tables of a record."""
-    tables: Sequence[Table] = [*score_tables(record), run_table(record)]
-    return f"## {markdown_text(record['title'])}\n\n" + "\n".join(table.to_markdown() for table in tables)
+    return f"## {markdown_text(record['title'])}\n\n" + "\n".join(table.to_markdown() for table in all_tables(record))
 
 
 def latex(record: Mapping[str, Any]) -> str:
     """All tables of a record."""
-    return "\n".join(table.to_latex() for table in (*score_tables(record), run_table(record)))
+    return "\n".join(table.to_latex() for table in all_tables(record))
 
 
 def interval_figure(record: Mapping[str, Any]) -> Figure:
@@ -192,6 +193,24 @@ def interval_figure(record: Mapping[str, Any]) -> Figure:
     return figure
 
 
+def study_figures(record: Mapping[str, Any]) -> dict[str, Callable[[], Figure]]:
+    """
+    The figures of a record, by the names of their files: the intervals of the differences, BLEU by source length where
+    the study has measured it, and the curves that it asks for. Drawing them needs matplotlib.
+    """
+    from ..analysis.plots import length_buckets
+
+    figures: dict[str, Callable[[], Figure]] = {}
+    if any(test_set["comparisons"][record["score"]] for test_set in record["test_sets"].values()):
+        figures[FIGURE] = partial(interval_figure, record)
+    for name, test_set in record["test_sets"].items():
+        if LENGTH in test_set:
+            figures[f"{LENGTH}_{name.replace(' ', '_')}"] = partial(length_buckets, test_set[LENGTH])
+    for argument in record.get("curves", ()):
+        figures[f"{CURVE}_{argument}"] = partial(curve_figure, record, argument)
+    return figures
+
+
 def write_tables(record: Mapping[str, Any], folder: Path) -> list[Path]:
     """
     Write record, tables and figure of a study.
@@ -203,16 +222,12 @@ def write_tables(record: Mapping[str, Any], folder: Path) -> list[Path]:
     for name, text in texts.items():
         write_whole(folder / name, text)
     files = [folder / name for name in texts]
-    compared = any(test_set["comparisons"][record["score"]] for test_set in record["test_sets"].values())
     try:
         from ..analysis.plots import save
 
-        if compared:
-            figure = interval_figure(record)
-            files += [save(figure, folder / f"{FIGURE}.{ending}") for ending in ("svg", "png")]
-        for argument in record.get("curves", ()):
-            figure = curve_figure(record, argument)
-            files += [save(figure, folder / f"{CURVE}_{argument}.{ending}") for ending in ("svg", "png")]
+        for name, draw in study_figures(record).items():
+            figure = draw()
+            files += [save(figure, folder / f"{name}.{ending}") for ending in ("svg", "png")]
     except ImportError:
         pass
     return files

@@ -2,39 +2,218 @@
 
 import pytest
 
-from hf_capsule_mt.evidence import claims
+from hf_capsule_mt.evidence import claims, differences
+from hf_capsule_mt.studies.study_file import find_study, read_study
+
+SEEDS = ("1", "2", "3")
 
 
-def study(p_holm, **systems):
-    comparisons = {"GDR": {"difference": 0.75, "interval": [0.1, 1.4], "p_holm": p_holm}}
-    scores = {name: {"mean": value, "runs": 3} for name, value in {"GDR": 31.0, **systems}.items()}
-    return {"score": "bleu", "test_sets": {"test": {"comparisons": {"bleu": comparisons}, "scores": {"bleu": scores}}}}
+def study(means=None, comparisons=None, baselines=None, arguments=None, spread=0.25, **parts):
+    """
+    A record of a study.
+
+    Args:
+        means: of systems, whose seeds are `spread` apart.
+        comparisons: system -> difference and corrected p; baselines: baseline -> the same.
+        arguments: of systems.
+        parts: of its test set.
+    """
+    scores = {
+        name: {
+            "mean": mean,
+            "sd": spread,
+            "runs": 3,
+            "by_seed": {seed: mean + spread * (int(seed) - 2) for seed in SEEDS},
+        }
+        for name, mean in (means or {}).items()
+    }
+
+    def compared(pairs):
+        return {
+            name: {"difference": value, "interval": [value - 0.5, value + 0.5], "p_holm": p, "seeds": 3}
+            for name, (value, p) in (pairs or {}).items()
+        }
+
+    return {
+        "score": "bleu",
+        "compare_with": "none",
+        "systems": {name: {"arguments": (arguments or {}).get(name, {})} for name in means or {}},
+        "test_sets": {
+            "test": {
+                "references": "same",
+                "scores": {"bleu": scores},
+                "comparisons": {"bleu": compared(comparisons)},
+                "baselines": {name: compared(pairs) for name, pairs in (baselines or {}).items()},
+                **parts,
+            }
+        },
+    }
 
 
 @pytest.fixture
 def records(monkeypatch):
     found = {}
     monkeypatch.setattr(claims, "load", found.get)
+    monkeypatch.setattr(differences, "load", found.get)
     return found
 
 
 def row(start):
-    return next(line for line in claims.claims_table().splitlines() if line.startswith(f"| {start}"))
+    line = next(line for line in claims.claims_table().splitlines() if line.startswith(f"| {start}"))
+    return [cell.strip() for cell in line.split("|")[2:-1]]
 
 
-def test_differences_say_whether_they_are_established(records):
-    records["studies/grammar.json"] = study(0.04)
-    records["studies/multi30k.json"] = study(0.06)
-    assert row("Zheng et al.: GDR, +0.75").endswith(
-        "| +0.75 [+0.10, +1.40] (embedded corpus, 2 layers, 3 seeds); "
-        "+0.75 [+0.10, +1.40], not established (Multi30k, 2 layers, 3 seeds) |"
-    )
+@pytest.mark.parametrize(
+    ("found", "verdict", "words"),
+    [
+        ((0.75, 0.04), "shown again", "+0.75 [+0.25, +1.25] (Multi30k, 2 layers, 3 seeds)"),
+        ((0.75, 0.06), "not shown", "+0.75 [+0.25, +1.25], not established (Multi30k, 2 layers, 3 seeds)"),
+        ((-0.75, 0.01), "the opposite is shown", "-0.75 [-1.25, -0.25] (Multi30k, 2 layers, 3 seeds)"),
+    ],
+)
+def test_differences_say_whether_they_are_established(records, found, verdict, words):
+    records["studies/multi30k.json"] = study(comparisons={"GDR": found})
+    assert row("Zheng et al.: GDR, +0.75") == [verdict, words]
+
+
+def test_embedded_corpus_is_told_and_decides_nothing(records):
+    records["studies/grammar.json"] = study(comparisons={"GDR": (2, 0.01)})
+    verdict, numbers = row("Zheng et al.: GDR, +0.75")
+    assert verdict == "in progress" and numbers == "+2.00 [+1.50, +2.50] (embedded corpus, 2 layers, 3 seeds)"
+
+
+def test_two_corpora_that_contradict_each_other_show_nothing(records):
+    records["studies/multi30k.json"] = study(comparisons={"linear": (1, 0.01)})
+    records["studies/deep.json"] = study(comparisons={"linear": (-1, 0.01)})
+    verdict, numbers = row("Dou et al.: linear combination")
+    assert verdict == "not shown" and numbers.startswith("-1.00 ") and "; +1.00 " in numbers
 
 
 def test_without_records_nothing_is_said(records):
-    assert all(line.endswith("| not run yet |") for line in claims.claims_table().splitlines()[2:])
+    for line in claims.claims_table().splitlines()[2:]:
+        verdict, numbers = (cell.strip() for cell in line.split("|")[2:4])
+        assert (verdict, numbers) == ("in progress", "-") or verdict == "not testable here", line
 
 
 def test_capsules_are_compared_with_simple_aggregation(records):
-    records["studies/multi30k.json"] = study(0.5, simple=20.0, CapsNMT=18.5, **{"CapsNMT calibrated": 22.25})
-    assert "| printed -1.50, calibrated +2.25 (Multi30k, 2 layers, 3 seeds) |" in row("Wang et al.: CapsNMT above")
+    found = {"CapsNMT": (-1.5, 0.3), "CapsNMT calibrated": (2.25, 0.01)}
+    records["studies/multi30k.json"] = study(baselines={"simple": found})
+    verdict, numbers = row("Wang et al.: CapsNMT above")
+    assert verdict == "not shown"
+    assert numbers.startswith("printed -1.50 ") and "; calibrated +2.25 [+1.75, +2.75] (Multi30k" in numbers
+
+
+def test_systems_of_two_studies_are_compared_over_seeds(records):
+    records["studies/multi30k.json"] = study({"CapsNMT": 20}, spread=0.25)
+    records["studies/multi30k_rows.json"] = study({"CapsNMT+KD": 22}, spread=0.5)
+    # differences 1.75, 2, 2.25: 4.303 * 0.25 / sqrt(3)
+    verdict, numbers = row("Wang et al.: a teacher's translations help CapsNMT")
+    assert (verdict, numbers) == ("shown again", "+2.00 [+1.38, +2.62] (Multi30k, 2 layers, 3 seeds alone)")
+    records["studies/multi30k_rows.json"]["test_sets"]["test"]["references"] = "others"
+    assert row("Wang et al.: a teacher's translations help CapsNMT")[0] == "in progress"
+
+
+def test_all_of_several_have_to_be_above(records):
+    pairs = {"dynamic": (1, 0.01), "dynamic_routing": (1, 0.01), "em_routing": (1, 0.01)}
+    records["studies/deep.json"] = study(baselines={"linear": pairs})
+    assert row("Dou et al.: all dynamic systems")[0] == "shown again"
+    records["studies/deep.json"] = study(baselines={"linear": {**pairs, "em_routing": (1, 0.5)}})
+    assert row("Dou et al.: all dynamic systems")[0] == "not shown"
+    records["studies/deep.json"] = study(baselines={"linear": {"dynamic": (1, 0.01)}})
+    assert row("Dou et al.: all dynamic systems")[0] == "in progress"
+
+
+@pytest.mark.parametrize(("means", "verdict"), [((30, 31, 32), "shown again"), ((30, 33, 32), "not shown")])
+def test_best_number_of_capsules(records, means, verdict):
+    names = {4: "em N4", 32: "em N32", 128: "em N128"}
+    arguments = {name: {"num_capsules": number} for number, name in names.items()}
+    values = dict(zip(names.values(), means, strict=True))
+    records["studies/grammar_capsules.json"] = study(values, arguments=arguments)
+    found, numbers = row("Dou et al.: the more capsules N")
+    assert found == verdict and "4: 30.0" in numbers
+
+
+def buckets(*values):
+    return [
+        {"by_seed": {seed: value + 0.125 * int(seed) for seed in SEEDS}, "bleu": value, "ratio": 1} for value in values
+    ]
+
+
+def test_long_sentences(records):
+    lengths = {"none": buckets(30, 29, 28), "GDR+losses": buckets(30.5, 29.75, 30), "em_routing": buckets(31, 30, 28)}
+    records["studies/multi30k.json"] = study({}, length=lengths)
+    verdict, numbers = row("Zheng et al.: longer sentences")
+    assert verdict == "shown again" and numbers.startswith("difference +0.5, +0.8, +2.0 from the shortest")
+    assert row("Dou et al.: a gain in every length")[0] == "not shown"
+    lengths["em_routing"][-1] = buckets(29)[0]
+    assert row("Dou et al.: a gain in every length")[0] == "shown again"
+
+
+def test_words_left_out(records):
+    def shares(value):
+        runs = {seed: {"cdr": 1 - value, "under_translated_share": value} for seed in SEEDS}
+        return {"cdr": 1 - value, "under_translated_share": value, "by_seed": runs}
+
+    adequacy = {"none": shares(0.05), "GDR+losses": shares(0.03)}
+    records["studies/multi30k.json"] = study({}, adequacy=adequacy)
+    assert row("Zheng et al.: coverage") == ["shown again", "0.950 -> 0.970 (Multi30k, 2 layers)"]
+    assert row("Zheng et al.: less under-translation") == ["shown again", "0.050 -> 0.030 (Multi30k, 2 layers)"]
+    adequacy["GDR+losses"] = shares(0.06)
+    assert row("Zheng et al.: less under-translation")[0] == "the opposite is shown"
+
+
+@pytest.mark.parametrize(("low", "verdict"), [(0.01, "shown again"), (-0.01, "not shown")])
+def test_separation_has_to_be_above_the_diagonal(records, low, verdict):
+    intervals = {"auc_above_diagonal": [low, 0.05]}
+    for group in ("past", "future"):
+        intervals |= {f"{group}_overlap": [0.7, 0.8], f"frequent_{group}_overlap": [0.3, 0.4]}
+    found = {"auc": 0.97, "intervals": intervals}
+    found |= {f"{kind}{group}_overlap": 0.75 for kind in ("", "frequent_") for group in ("past", "future")}
+    entry = {"guided_routing": "routing", "bow_loss_weight": 1.0, "rol_predictor": "trained", "results": found}
+    records["past_future/europarl100.json"] = [entry]
+    assert row("Zheng et al.: the groups separate")[0] == verdict
+    assert row("Zheng et al.: the capsules predict")[0] == "shown again"
+
+
+def test_every_study_and_system_of_a_claim_exists(monkeypatch):
+    """A name that no study has would be in progress forever."""
+    studies = {name: read_study(find_study(name)) for name in differences.SETTINGS}
+    asked = set()
+
+    def load(path):
+        name = path.removeprefix("studies/").removesuffix(".json")
+        if name not in studies:
+            return None
+        # every system that is asked for has to be one of some study
+        pairs = {system: (0.5, 0.01) for system in studies[name].systems}
+        baselines = {baseline: pairs for baseline in studies[name].baselines}
+        arguments = {}
+        for system, words in studies[name].systems.items():
+            given = dict(word[2:].split("=") for word in words[1:] if "=" in word)
+            arguments[system] = {key: float(given[key]) for key in studies[name].curves if key in given}
+        if name == "capsnmt_size":
+            arguments = {s: {"num_source_capsules": int(s[1]), "rest": s[3:]} for s in arguments if s != "simple"}
+        lengths = {system: buckets(1, 2) for system in pairs} if "length" in studies[name].details else {}
+        shares = {"cdr": 0.5, "under_translated_share": 0.5}
+        runs = {seed: shares for seed in SEEDS}
+        words = {system: {**shares, "by_seed": runs} for system in pairs} if lengths else {}
+        asked.add(name)
+        return study(dict.fromkeys(pairs, 30.0), pairs, baselines, arguments, length=lengths, adequacy=words)
+
+    monkeypatch.setattr(claims, "load", load)
+    monkeypatch.setattr(differences, "load", load)
+    # what is measured otherwise than by studies
+    measured = (
+        "entropy",
+        "diversity",
+        "the speed",
+        "the groups",
+        "routing does",
+        "the capsules",
+        "decoding",
+        "every word",
+    )
+    for line in claims.claims_table().splitlines()[2:]:
+        if "in progress" in line:
+            assert any(word in line for word in measured), line
+    assert asked == set(studies)

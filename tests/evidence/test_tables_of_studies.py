@@ -89,3 +89,33 @@ def test_a_file_that_is_no_record_is_named(records):
     (records / "studies" / "mine.json").write_text("{}")
     with pytest.raises(ValueError, match=r"studies/mine\.json is no record of a study"):
         study_tables.study_table("mine")
+
+
+def test_details_and_figures_of_a_study(record, records):
+    bucket = {"low": 0, "high": 10, "sentences": 5, "bleu": 31.25, "ratio": 1.0, "by_seed": {"1": 31.25}}
+    shares = {"under_translated_share": 0.05, "over_translated_share": 0.01, "cdr": 0.95}
+    part = record["test_sets"]["test"]
+    part |= {"length": {"none": [bucket]}, "adequacy": {"none": shares}}
+    part["baselines"] = {"routed": {"none": {**part["comparisons"]["bleu"]["routed"], "seeds": 3}}}
+    (records / "studies" / "mine.json").write_text(json.dumps(record))
+    page = "<!-- table: details mine -->\n<!-- end -->"
+    text = study_tables.study_tables(page)["details mine"]
+    for said in (
+        "Differences to routed",
+        "31.2 (1.00)",
+        "5.0 %",
+        "](study_mine.svg)",
+        "](study_mine_length_test.svg)",
+    ):
+        assert said in text
+    # both test sets are the same here
+    names = ["study_mine.svg", "study_mine_length_test.svg", "study_mine_length_other.svg"]
+    assert study_tables.draw_figures(page, records, write=False) == names
+    assert study_tables.draw_figures(page, records, write=True) == names
+    assert all((records / name).is_file() for name in names)
+    assert study_tables.draw_figures(page, records, write=False) == []
+
+
+def test_details_without_a_record_are_empty(records):
+    assert study_tables.details_table("mine") == ""
+    assert study_tables.draw_figures("<!-- table: details mine -->", records, write=True) == []

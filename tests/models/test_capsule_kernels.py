@@ -1,6 +1,7 @@
 """The fast ways and the plain ones: the same losses, outputs and gradients."""
 
 import logging
+import math
 
 import pytest
 import torch
@@ -8,8 +9,10 @@ from torch import nn
 
 from hf_capsule_mt.models import capsule_kernels, capsule_recurrent
 from hf_capsule_mt.models.capsule_kernels import (
+    LARGEST_KEY,
     additive_scores,
     in_pieces,
+    key_exponentials,
     linear_cross_entropy,
     plain_kernels,
 )
@@ -284,6 +287,25 @@ def test_scores_without_gradient_are_those_with_gradient(elements, monkeypatch):
         torch.testing.assert_close(additive_scores(queries, keys, weight), found, rtol=0, atol=0)
     with plain_kernels():
         torch.testing.assert_close(additive_scores(queries, keys, weight), found)
+
+
+@pytest.mark.parametrize("elements", [1, 10**6], ids=["pieces", "one piece"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_scores_of_exponentials_are_those_of_keys(dtype, elements, monkeypatch):
+    monkeypatch.setattr(capsule_kernels, "SCORE_ELEMENTS_CPU", elements)
+    torch.manual_seed(0)
+    keys = (torch.rand(2, 3, 5, SIZE, dtype=dtype) - 0.5) * 2 * LARGEST_KEY
+    # near a key, where tanh is not 1, and far beyond every key
+    queries = torch.cat([-keys[..., :4, :] + 0.3, torch.full_like(keys, 1e8), torch.full_like(keys, -1e8)], dim=-2)
+    weight = torch.randn(2, SIZE, dtype=dtype)
+    with torch.no_grad():
+        exponentials = key_exponentials(keys)
+        found = additive_scores(queries, torch.full_like(keys, math.nan), weight, exponentials)
+        assert key_exponentials(keys * 1.1) is None
+    assert key_exponentials(keys) is None
+    with plain_kernels(), torch.no_grad():
+        torch.testing.assert_close(found, additive_scores(queries, keys, weight))
+        assert key_exponentials(keys) is None
 
 
 # --- whole models

@@ -10,8 +10,9 @@ from transformers import AutoModelForSeq2SeqLM, MarianMTModel
 from transformers.modeling_outputs import BaseModelOutput
 
 from hf_capsule_mt import CapsuleMarianMTModel
-from hf_capsule_mt.models import capsule_guided, capsule_kernels
+from hf_capsule_mt.models import capsule_guided, capsule_kernels, capsule_routing
 from hf_capsule_mt.models.capsule_kernels import plain_kernels
+from hf_capsule_mt.models.capsule_seq2seq import CapsuleForConditionalGenerationMixin
 from hf_capsule_mt.reference import guided_routing as reference
 from tiny_models import (
     NEW_PARAMETERS,
@@ -245,6 +246,47 @@ def test_votes_are_computed_once_per_source(system, options):
     seen.clear()
     model.train()(**batch).loss.backward()
     assert seen == [(module, 3) for module in (*parts, source)]
+
+
+@pytest.mark.parametrize("options", [GENERATION["beam-3-best"], GENERATION["sampling"]], ids=["beam", "sampling"])
+@guided
+def test_beams_share_what_depends_on_the_source(system, options, monkeypatch):
+    model = guided_model(system, aggregation="em_routing").double()
+    batch, rows = sentence_batch(), []
+    model.guided_head.register_forward_pre_hook(lambda module, args: rows.append((len(args[0]), len(args[1]))))
+
+    def generate():
+        torch.manual_seed(11)
+        given = dict(max_new_tokens=7, output_scores=True, return_dict_in_generate=True)
+        return model.generate(**source_of(batch), **options, **given)
+
+    found = generate()
+    beams = options.get("num_beams", options["num_return_sequences"])
+    assert set(rows) == {(3 * beams, 3 * beams if system == "recurrent" else 3)}
+    rows.clear()
+    # as in transformers: a copy of the source for each beam
+    monkeypatch.delattr(CapsuleForConditionalGenerationMixin, "_expand_inputs_for_generation")
+    expected = generate()
+    assert set(rows) == {(3 * beams, 3 * beams)}
+    assert torch.equal(found.sequences, expected.sequences)
+    for scores in zip(found.scores, expected.scores, strict=True):
+        torch.testing.assert_close(*scores)
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e4], ids=["exponentials", "keys too large for them"])
+def test_inference_reads_exponentials_of_keys(scale, monkeypatch):
+    model = guided_model(bow_loss_weight=0.0, bca_loss_weight=0.0).double()
+    with torch.no_grad():
+        model.model.encoder.guided_source.key_proj.weight.mul_(scale)
+    batch, given = sentence_batch(), []
+    scores = capsule_routing.additive_scores
+    monkeypatch.setattr(capsule_routing, "additive_scores", lambda *args: given.append(args[3]) or scores(*args))
+    expected = model(**batch).logits
+    assert given == [None, None]
+    given.clear()
+    with torch.no_grad():
+        torch.testing.assert_close(model(**batch).logits, expected)
+    assert [exponentials is None for exponentials in given] == [scale > 1] * 2
 
 
 @pytest.mark.parametrize("brought", ["BaseModelOutput", "tuple", "tuple of the encoder"])

@@ -1,5 +1,7 @@
 """The library tokenizers alone gives the tokens and texts that transformers gives, for every kind of tokenizer."""
 
+# ruff: noqa: RUF001
+
 import io
 import json
 import random

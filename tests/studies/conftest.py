@@ -111,6 +111,20 @@ def write_study(corpus, tmp_path):
     return write
 
 
+# Stands for `distill`: says whose translations they are.
+TEACHING = """
+import json, os, sys
+from pathlib import Path
+values = dict(word[2:].split("=", 1) for word in sys.argv[1:] if word.startswith("--") and "=" in word)
+folder, prefix = Path(values["teacher_name_or_path"]), Path(values["output_prefix"])
+name = f"{folder.parent.name}-{folder.name.removeprefix('seed-')}"
+with (Path(os.environ["STAND_IN"]) / "order").open("a") as order:
+    order.write(f"teach-{name}\\n")
+prefix.parent.mkdir()
+Path(f"{prefix}.json").write_text(json.dumps(values))
+"""
+
+
 @pytest.fixture
 def stand_in(monkeypatch, tmp_path):
     """The runs are of STAND_IN; what they leave is in this folder."""
@@ -119,4 +133,6 @@ def stand_in(monkeypatch, tmp_path):
     monkeypatch.setenv("STAND_IN", str(folder))
     monkeypatch.setattr(runner, "train_command", lambda arguments: [sys.executable, "-S", "-c", STAND_IN, *arguments])
     monkeypatch.setattr(runner, "available_devices", lambda: ())
+    command, program = runner.distill_command, [sys.executable, "-S", "-c", TEACHING]
+    monkeypatch.setattr(runner, "distill_command", lambda *given: [*program, *command(*given)[4:]])
     return folder

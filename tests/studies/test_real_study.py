@@ -12,17 +12,22 @@ from hf_capsule_mt.studies.command import main
 from hf_capsule_mt.training.averaging import checkpoints_by_step
 
 
-def test_two_systems_are_trained_and_compared(write_study, tmp_path, capsys):
-    path = write_study(seeds=[3])
+def test_teacher_and_student_are_trained_and_compared(write_study, tmp_path, capsys):
+    path = write_study(seeds=[3], systems={"plain": {}, "linear": {"aggregation": "linear", "teacher": "plain"}})
     assert main(["run", str(path), "--jobs", "2", "--threads", "1"]) == 0
     for system in ("plain", "linear"):
         folder = tmp_path / "runs" / system / "seed-3"
         results = json.loads((folder / "results.json").read_text())
         assert results["seed"] == 3 and results["threads"] == 1 and results["steps"] == 6
         assert results["arguments"].get("aggregation", "none") in (system, "none")
+    corpus = tmp_path / "runs" / "plain" / "seed-3" / "distilled" / "train"
+    # of the student, the last of the loop
+    assert results["arguments"]["train_file"] == str(corpus)
+    assert json.loads(corpus.with_suffix(".json").read_text())["sentences"] == 151
     assert main(["table", str(path), "--draws", "100"]) == 0
     record = json.loads((tmp_path / "runs" / "table" / "record.json").read_text())
     assert record["test_sets"]["test"]["sentences"] == 17
+    assert record["systems"]["linear"]["arguments"]["teacher"] == "plain"
 
 
 @pytest.mark.slow

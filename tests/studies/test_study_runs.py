@@ -14,7 +14,7 @@ import pytest
 import hf_capsule_mt.studies.runner as runner
 from hf_capsule_mt.files import only_writer
 from hf_capsule_mt.studies.command import main
-from hf_capsule_mt.studies.study_file import PACKAGED, read_study
+from hf_capsule_mt.studies.study_file import PACKAGED, read_study, resolve_arguments
 
 
 def order(folder: Path) -> list[str]:
@@ -43,7 +43,7 @@ def test_first_seed_of_all_systems_first_and_finished_runs_are_passed_over(write
 def test_runs_start_from_those_of_their_own_seed(write_study, stand_in, tmp_path):
     systems = {"plain": {}, "linear": {"model_name_or_path": "runs/first/seed-{seed}"}}
     study = read_study(write_study(systems=systems))
-    runs = {(run.system, run.seed): run.commands[0] for run in runner.plan(study, {}, "de")}
+    runs = {(run.system, run.seed): run.commands[0] for run in runner.plan(study, {}, resolve_arguments(study))}
     for seed in (1, 2):
         assert f"--model_name_or_path=runs/first/seed-{seed}" in runs["linear", seed]
         assert not any("seed-{seed}" in word for word in runs["plain", seed])

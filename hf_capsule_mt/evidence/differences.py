@@ -1,0 +1,136 @@
+"""Differences between systems of the recorded studies, directly compared or, across studies, over seeds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from statistics import fmean, stdev
+from typing import Any, NamedTuple
+
+from ..studies.statistics import LEVEL, t_quantile
+from .recorded import load
+
+Record = dict[str, Any]
+# by study, as tables call its setting
+SETTINGS = {
+    "grammar": "embedded corpus, 2 layers",
+    "grammar_capsules": "embedded corpus",
+    "grammar_iterations": "embedded corpus",
+    "multi30k": "Multi30k, 2 layers",
+    "multi30k_rows": "Multi30k, 2 layers",
+    "multi30k_continued": "Multi30k, from the trained model",
+    "capsnmt_size": "Multi30k",
+    "deep": "Multi30k, 6 layers",
+    "deep_parts": "Multi30k, 6 layers",
+    "ende": "mixed corpus, news",
+    "three_am": "3AM, Zh-En",
+}
+
+
+class Found(NamedTuple):
+    """
+    A difference as the records have it.
+
+    Attributes:
+        difference, interval: of 95 %; the interval is None with one seed and no comparison in a record.
+        established: the comparison holds after Holm's correction; over seeds alone, the interval is on one side of 0.
+        seeds: how many went in.
+        setting: what was trained on.
+        of_seeds: the interval is over the seeds alone.
+    """
+
+    difference: float
+    interval: tuple[float, float] | None
+    established: bool
+    seeds: int
+    setting: str
+    of_seeds: bool
+
+    @property
+    def sign(self) -> int:
+        """1 and -1 for an established difference, else 0."""
+        return 0 if not self.established else 1 if self.difference > 0 else -1
+
+    def text(self) -> str:
+        """For a cell of a table."""
+        bounds = "" if self.interval is None else f" [{self.interval[0]:+.2f}, {self.interval[1]:+.2f}]"
+        words = "" if self.established else ", not established"
+        seeds = f"{self.seeds} seed{'s' if self.seeds > 1 else ''}" + (" alone" if self.of_seeds else "")
+        return f"{self.difference:+.2f}{bounds}{words} ({self.setting}, {seeds})"
+
+
+def study_record(study: str) -> Record | None:
+    """The record of a study, or None."""
+    record: Record | None = load(f"studies/{study}.json")
+    return record
+
+
+def first_test_set(record: Mapping[str, Any]) -> Record:
+    """The part of a record on the test set that its study names first."""
+    found: Record = next(iter(record["test_sets"].values()))
+    return found
+
+
+def compared(record: Mapping[str, Any], system: str, baseline: str) -> Record | None:
+    """What a record says of a system against a baseline by the primary score, on its first test set, or None."""
+    test_set = first_test_set(record)
+    if baseline == record["compare_with"]:
+        found: Record | None = test_set["comparisons"][record["score"]].get(system)
+    else:
+        found = test_set.get("baselines", {}).get(baseline, {}).get(system)
+    return found
+
+
+def in_study(study: str, system: str, baseline: str) -> Found | None:
+    """A difference as the record of a study compares it over seeds and sentences, or None."""
+    record = study_record(study)
+    found = None if record is None else compared(record, system, baseline)
+    if found is None:
+        return None
+    low, high = found["interval"]
+    established = found["p_holm"] < LEVEL
+    return Found(found["difference"], (low, high), established, found["seeds"], SETTINGS[study], False)
+
+
+def over_seeds(system: tuple[str, str], baseline: tuple[str, str]) -> Found | None:
+    """
+    A difference of two systems, paired by seed, with Student's interval over the seeds alone.
+
+    Args:
+        system, baseline: study and system; the test sets of both studies must be the same.
+    """
+    parts, runs = [], []
+    for study, name in (system, baseline):
+        record = study_record(study)
+        if record is None:
+            return None
+        parts.append(first_test_set(record))
+        runs.append(parts[-1]["scores"][record["score"]].get(name, {}).get("by_seed", {}))
+    if parts[0].get("references") != parts[1].get("references"):
+        return None
+    values = [value - runs[1][seed] for seed, value in runs[0].items() if seed in runs[1]]
+    return of_values(values, SETTINGS[system[0]])
+
+
+def of_values(values: Sequence[float], setting: str) -> Found | None:
+    """A mean over seeds with Student's interval; None of nothing."""
+    if not values:
+        return None
+    mean, count = fmean(values), len(values)
+    if count == 1:
+        return Found(mean, None, False, 1, setting, True)
+    half = t_quantile(1 - LEVEL / 2, count - 1) * stdev(values) / math.sqrt(count)
+    low, high = mean - half, mean + half
+    return Found(mean, (low, high), low > 0 or high < 0, count, setting, True)
+
+
+def difference(system: str, baseline: str, *studies: str) -> Found | None:
+    """The first of: a comparison in one of the studies; a difference over seeds of any two of them."""
+    for study in studies:
+        if (found := in_study(study, system, baseline)) is not None:
+            return found
+    for ours in studies:
+        for theirs in studies:
+            if (found := over_seeds((ours, system), (theirs, baseline))) is not None:
+                return found
+    return None

@@ -1,0 +1,76 @@
+"""The tables of README: a row for every system of the papers, with what the studies have found."""
+
+import pytest
+from test_claims import study
+
+from hf_capsule_mt.evidence import differences, paper_tables
+from hf_capsule_mt.evidence.recorded import load
+
+
+@pytest.fixture
+def records(monkeypatch):
+    found = {}
+    monkeypatch.setattr(
+        paper_tables, "load", lambda path: load(path) if path.startswith("speed/") else found.get(path)
+    )
+    monkeypatch.setattr(differences, "load", found.get)
+    return found
+
+
+def row(name):
+    lines = paper_tables.systems_table().splitlines()
+    cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines if line.startswith("|")]
+    return next(line for line in cells if line[1] == name)
+
+
+def with_runs(record, **seconds):
+    for name, part in record["systems"].items():
+        run = {
+            "parameters": 2_000_000 if name in ("none", "simple") else 3_000_000,
+            "train_seconds": seconds.get(name),
+        }
+        part["runs"] = {"1": run, "2": run, "3": run}
+    return {**record, "version": "0.9.0", "date": "2026-11-30"}
+
+
+def test_without_records_rows_say_that_they_are_in_progress(records):
+    table = paper_tables.systems_table()
+    assert table.count("| configuration |") == 2 and table.count("| system |") == 3
+    assert row("EM routing")[2:6] == ["+1.50", "in progress", "in progress", "-"]
+    # no study of three_am has it
+    assert row("GDR + BOW")[2:6] == ["+1.42", "in progress", "-", "-"]
+    assert "Without a record yet: `deep`, `multi30k`, `multi30k_rows`, `three_am`." in table
+
+
+def test_differences_sizes_and_times(records):
+    found = {"em_routing": (0.8, 0.004), "GDR": (-0.25, 0.4)}
+    means = {"none": 37.0, "em_routing": 37.8, "GDR": 36.75, "simple": 25.0, "CapsNMT": 26.0}
+    record = study(means, found, {"simple": {"CapsNMT": (1.0, 0.03), "none": (12.0, 0.001)}})
+    records["studies/multi30k.json"] = with_runs(record, simple=1800, CapsNMT=2700)
+    assert row("EM routing")[3:6] == ["in progress", r"+0.80\*\* [+0.30, +1.30]", "3.00M (1.50x)"]
+    assert row("GDR")[3] == "-0.25 [-0.75, +0.25]"
+    assert row("+ separable scoring: CapsNMT")[2:6] == [
+        "+4.4",
+        r"+1.00\* [+0.50, +1.50]",
+        "3.00M (1.50x)",
+        "45 min (1.50x)",
+    ]
+    assert row("simple aggregation")[2:6] == ["21.3", "25.0 ± 0.2", "2.00M", "30 min (1.00x)"]
+    assert row("GDR + BCA")[3] == "in progress"
+    table = paper_tables.systems_table()
+    assert "`multi30k`: version 0.9.0, 2026-11-30, seeds 1, 2, 3, 10 systems in progress." in table
+    assert row("Transformer")[4] == "37.0 ± 0.2"
+
+
+def test_few_seeds_are_said(records):
+    record = study({"none": 37.0, "em_routing": 37.8}, {"em_routing": (0.8, 0.004)})
+    record["test_sets"]["test"]["comparisons"]["bleu"]["em_routing"]["seeds"] = 1
+    records["studies/deep.json"] = with_runs(record)
+    assert row("EM routing")[3] == r"+0.80\*\* [+0.30, +1.30] (1 seed)"
+
+
+def test_every_studied_name_is_a_system_of_a_study(records):
+    known = frozenset().union(*(paper_tables.systems_of(study) for study in paper_tables.MULTI30K.studies))
+    for systems in (paper_tables.LAYER_SYSTEMS, paper_tables.GUIDED_SYSTEMS, paper_tables.GUIDED_RNMT):
+        assert {system.studied for system in systems.values()} <= known
+    assert {system.studied for system in paper_tables.RECURRENT_SYSTEMS.values()} <= known

@@ -1,0 +1,28 @@
+"""The table of the probes on real text."""
+
+from hf_capsule_mt.evidence import translation_tables
+
+
+def entry(seed, auc, **fields):
+    """An entry of past_future_probe.py."""
+    numbers = {"accuracy": 0.9, "auc": auc, "diagonal_accuracy": 0.85, "diagonal_auc": 0.9, "majority_accuracy": 0.5}
+    numbers |= {f"{kind}{group}_overlap": 0.25 for kind in ("", "frequent_") for group in ("past", "future")}
+    intervals = {name: [value - 0.01, value + 0.01] for name, value in numbers.items()}
+    intervals["auc_above_diagonal"] = [0.01, 0.09]
+    results = {**numbers, "decisions": 1234, "sentences": 100, "intervals": intervals}
+    common = {"seed": seed, "alignment": "by hand", "draws": 2000, "rol_predictor": "trained", "results": results}
+    losses = {"bow_loss_weight": 1.0, "bca_loss_weight": 1.0}
+    return {"guided_routing": "routing", **losses, **common, **fields}
+
+
+def test_a_row_for_each_run_and_the_controls(monkeypatch):
+    plain = entry(2, 0.55, bow_loss_weight=0.0, bca_loss_weight=0.0, rol_predictor="fitted")
+    records = {"past_future/europarl100.json": [entry(1, 0.95), plain]}
+    monkeypatch.setattr(translation_tables, "load", records.get)
+    lines = translation_tables.past_future_text_table().splitlines()
+    start = "| GDR + BOW + BCA | 1 | Europarl, aligned by hand | 0.900 [0.890, 0.910] | 0.950 [0.940, 0.960] |"
+    assert lines[2] == f"{start} 0.050 [0.010, 0.090] | 0.25 [0.24, 0.26] | 0.25 [0.24, 0.26] |"
+    assert lines[3].startswith("| GDR | 2 |") and lines[3].endswith("0.25 [0.24, 0.26] (fitted) |")
+    assert lines[4].startswith("| *diagonal* | - | Europarl, aligned by hand | 0.850 [0.840, 0.860] | 0.900 [")
+    assert lines[5].startswith("| *always the most frequent answer* |") and len(lines) == 8
+    assert "1,234 decisions in 100 sentences" in lines[7] and "test2016, fast_align: in progress." in lines[7]

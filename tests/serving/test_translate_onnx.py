@@ -1,0 +1,214 @@
+"""`translate --backend onnx`: an exported model in the place of a checkpoint, with the same output."""
+
+import io
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+from transformers import AutoModelForSeq2SeqLM
+
+from hf_capsule_mt.__main__ import main
+from hf_capsule_mt.evaluation.encoding import saved_generation_config
+from hf_capsule_mt.hub.conversion import convert
+from hf_capsule_mt.serving.onnx_translator import OnnxTranslator
+from tiny_models import open_gates
+from tiny_translation import SOURCES, tiny_model, tiny_tokenizer
+
+LINES = ["", *SOURCES, " ", "a cat </s> reads", "the " * 40, *SOURCES[::-1]]
+
+
+def saved(folder, model) -> str:
+    model.generation_config = saved_generation_config(model, tiny_tokenizer())
+    model.save_pretrained(folder)
+    tiny_tokenizer().save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    """A model with EM routing and guided routing whose new parts contribute."""
+    folder = tmp_path_factory.mktemp("checkpoints")
+    saved(folder / "plain", tiny_model())
+    run = convert(
+        folder / "plain", folder / "run", aggregation="em_routing", num_capsules=13, guided_routing="routing"
+    )
+    return saved(run, open_gates(AutoModelForSeq2SeqLM.from_pretrained(run)))
+
+
+@pytest.fixture(scope="module")
+def exported(checkpoint, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("exported") / "model"
+    assert main(["export", checkpoint, str(folder), "--format", "onnx"]) == 0
+    return str(folder)
+
+
+@pytest.fixture
+def text(tmp_path):
+    path = tmp_path / "test.en"
+    path.write_text("".join(f"{line}\n" for line in LINES), encoding="utf-8")
+    return path
+
+
+def run(capsysbinary, *arguments) -> list[str]:
+    assert main(["translate", *map(str, arguments)]) == 0
+    return capsysbinary.readouterr().out.decode().splitlines()
+
+
+def assert_alike(capsysbinary, checkpoint, exported, *arguments) -> list[str]:
+    """The output of both backends, equal but for the last digits of scores; returns that of ONNX."""
+    expected = run(capsysbinary, checkpoint, *arguments)
+    found = run(capsysbinary, exported, *arguments, "--backend", "onnx")
+    assert len(found) == len(expected) > 0
+    for line, other in zip(found, expected, strict=True):
+        if "--jsonl" in arguments:
+            assert without_scores(json.loads(line)) == without_scores(json.loads(other))
+        fields, others = (scores_and_texts(value, "--jsonl" in arguments) for value in (line, other))
+        assert fields == [pytest.approx(field, abs=1e-4) if isinstance(field, float) else field for field in others]
+    return found
+
+
+def without_scores(record: dict) -> dict:
+    for translation in record.get("translations", []):
+        del translation["score"]
+    return record
+
+
+def scores_and_texts(line: str, is_json: bool) -> list:
+    if is_json:
+        return [translation["score"] for translation in json.loads(line).get("translations", [])]
+    *fields, text = line.split("\t")
+    return [*map(float, fields), text]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        [],
+        ["--num_beams", 1, "--window", 3],
+        ["--scores", "--length_penalty", 0.4, "--max_tokens", 60],
+        ["--num_return_sequences", 3, "--max_new_tokens", 5],
+        ["--target_prefix", "die kleine", "--scores"],
+    ],
+    ids=["beams", "greedy", "scores", "several", "prefix"],
+)
+def test_output_is_that_of_pytorch(checkpoint, exported, text, capsysbinary, options):
+    found = assert_alike(capsysbinary, checkpoint, exported, text, *options)
+    assert len({line for line in found if line}) > 4
+
+
+def test_json_lines(checkpoint, exported, tmp_path, capsysbinary):
+    starts = ["", "zwei", "die kleine", ""]
+    records = [{"id": n, "source": SOURCES[n], "start": start} for n, start in enumerate(starts)]
+    records.append({"id": None, "source": " ", "start": ""})
+    path = tmp_path / "test.jsonl"
+    path.write_text("".join(f"{json.dumps(record)}\n" for record in records), encoding="utf-8")
+    options = ["--jsonl", "--prefix_field", "start", "--num_return_sequences", 2]
+    found = assert_alike(capsysbinary, checkpoint, exported, path, *options)
+    assert json.loads(found[1])["translation"].startswith("zwei ")
+
+
+def test_standard_input(checkpoint, exported, text, capsysbinary, monkeypatch):
+    expected = run(capsysbinary, checkpoint, text)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.read_bytes())))
+    assert run(capsysbinary, exported, "--backend", "onnx") == expected
+
+
+def test_truncation_is_said(exported, text, capsysbinary, caplog):
+    run(capsysbinary, exported, text, "--backend", "onnx")
+    assert "1 of 14 sentences were truncated to 29 tokens, the most that this model can read; 13 tokens" in caplog.text
+
+
+class TestOutputFile:
+    @pytest.fixture
+    def interrupted(self, exported, text, monkeypatch):
+        """The arguments of a command that was interrupted in its third window of four lines."""
+        arguments = ["translate", exported, str(text), "--output", f"{text}.de", "--window", "4"]
+        arguments += ["--backend", "onnx"]
+        real, calls = OnnxTranslator.translate_nbest, []
+
+        def translate_nbest(self, sentences, **options):
+            calls.append(sentences)
+            if len(calls) == 3:
+                raise KeyboardInterrupt
+            return real(self, sentences, **options)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(OnnxTranslator, "translate_nbest", translate_nbest)
+            assert main(arguments) == 130
+        return arguments
+
+    def test_goes_on(self, interrupted, exported, text, capsysbinary):
+        assert main(interrupted) == 0
+        found = (text.parent / "test.en.de").read_text(encoding="utf-8").splitlines()
+        assert found == run(capsysbinary, exported, text, "--backend", "onnx")
+
+    def test_refuses_another_model(self, interrupted, exported, checkpoint, tmp_path, capsysbinary):
+        changed = shutil.copytree(exported, tmp_path / "changed")
+        settings = json.loads((changed / "translator.json").read_text())
+        (changed / "translator.json").write_text(json.dumps({**settings, "made_by": "somebody"}))
+        assert main([interrupted[0], str(changed), *interrupted[2:]]) == 2
+        assert b"was begun with another settings; remove" in capsysbinary.readouterr().err
+        weights = changed / "weights.onnx_data"
+        weights.write_bytes(weights.read_bytes()[:-1] + b"x")
+        assert main([interrupted[0], str(changed), *interrupted[2:]]) == 2
+        assert b"was begun with another weights, settings; remove" in capsysbinary.readouterr().err
+        assert main([interrupted[0], checkpoint, *interrupted[2:-2]]) == 2
+        assert b"was begun with another backend, " in capsysbinary.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--agreements", "--jsonl"], "--agreements needs PyTorch, and --backend onnx translates without it"),
+        (["--dtype", "bfloat16"], "--dtype needs PyTorch"),
+        (["--device", "cuda"], "--device needs PyTorch"),
+        (["--source_lang", "en"], "--source_lang needs PyTorch"),
+        (["--trust_remote_code"], "--trust_remote_code needs PyTorch"),
+        (["--num_return_sequences", "6"], "needs at least as many beams"),
+        (["--max_new_tokens", "0"], "--max_new_tokens must be at least 1"),
+        (["--target_prefix", "die " * 40], "tokens leaves no room for a translation: the model writes at most 28"),
+    ],
+    ids=["agreements", "dtype", "device", "language", "trust", "beams", "length", "prefix"],
+)
+def test_mistakes(exported, text, capsysbinary, options, message):
+    assert main(["translate", exported, str(text), "--backend", "onnx", *options]) == 2
+    captured = capsysbinary.readouterr()
+    assert message in captured.err.decode() and not captured.out.strip()
+
+
+def test_folders_are_told_apart(checkpoint, exported, text, tmp_path, capsysbinary):
+    def message(*arguments) -> str:
+        assert main([*map(str, arguments)]) == 2
+        *progress, error = capsysbinary.readouterr().err.decode().splitlines()
+        assert all("translating" in line for line in progress if line)
+        return error
+
+    onnx = ["--backend", "onnx"]
+    no_export = "is no folder made by `hf-capsule-mt export --format onnx`"
+    assert f"{checkpoint} {no_export}, but a checkpoint: export it" in message("translate", checkpoint, text, *onnx)
+    assert f"user/name {no_export}" in message("translate", "user/name", text, *onnx)
+    assert "exported for ONNX Runtime, which `hf-capsule-mt translate" in message("translate", exported, text)
+    assert "exported for ONNX Runtime" in message("score", exported, text, text)
+    published = tmp_path / "published"
+    shutil.copytree(exported, published / "onnx")
+    assert f"{no_export}; {published}/onnx is" in message("translate", published, text, *onnx)
+    (published / "onnx" / "weights.onnx_data").unlink()
+    assert "copy the whole folder, or export it again" in message("translate", published / "onnx", text, *onnx)
+    (published / "onnx" / "target_tokenizer.json").write_text("{}")
+    assert "cannot read " in message("translate", published / "onnx", text, *onnx)
+    (published / "onnx" / "beam_search.onnx").unlink()
+    assert "has no beam_search.onnx: copy the whole" in message("translate", published / "onnx", text, *onnx)
+
+
+def test_without_onnxruntime(exported, text, capsysbinary, monkeypatch):
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    assert main(["translate", exported, str(text), "--backend", "onnx"]) == 2
+    assert b"--backend onnx needs the extra onnx: pip install 'hf_capsule_mt[onnx]'" in capsysbinary.readouterr().err
+
+
+def test_nothing_of_this_machine_is_in_the_folder(exported):
+    for path in Path(exported).iterdir():
+        content = path.read_bytes()
+        assert b"site-packages" not in content and str(Path(main.__code__.co_filename).parent).encode() not in content
