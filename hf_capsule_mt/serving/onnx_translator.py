@@ -95,8 +95,7 @@ class OnnxTranslator:
 
     def __init__(self, folder: str | Path, threads: int | None = None) -> None:
         self.folder = Path(folder)
-        path = self.folder / SETTINGS
-        if not path.is_file():
+        if not (self.folder / SETTINGS).is_file():
             raise ValueError(f"{folder} has no {SETTINGS}: give a folder made by hf-capsule-mt export --format onnx")
         # only now: whoever translates with PyTorch has the classes of this file too, and may lack it
         import onnxruntime
@@ -104,7 +103,13 @@ class OnnxTranslator:
         for name in (GREEDY, BEAM, *TOKENIZERS.values()):
             if not (self.folder / name).is_file():
                 raise ValueError(f"{folder} has no {name}: copy the whole folder, or export the model again")
-        self.settings: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        for path in self.folder.glob("*.onnx_data"):
+            if path.is_symlink():
+                raise ValueError(
+                    f"{path} is a link, as in the cache of the Hub, and ONNX Runtime follows none: download the folder "
+                    "with snapshot_download(..., local_dir=FOLDER)"
+                )
+        self.settings: dict[str, Any] = json.loads((self.folder / SETTINGS).read_text(encoding="utf-8"))
         if self.settings["format"] > FORMAT:
             raise ValueError(f"{folder} is of format {self.settings['format']}, newer than this program's: update it")
         self.source_tokenizer = self._tokenizer("source")

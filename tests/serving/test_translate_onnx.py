@@ -194,7 +194,11 @@ def test_folders_are_told_apart(checkpoint, exported, text, tmp_path, capsysbina
     published = tmp_path / "published"
     shutil.copytree(exported, published / "onnx")
     assert f"{no_export}; {published}/onnx is" in message("translate", published, text, *onnx)
-    (published / "onnx" / "weights.onnx_data").unlink()
+    weights = published / "onnx" / "weights.onnx_data"
+    weights.unlink()
+    weights.symlink_to(Path(exported) / "weights.onnx_data")
+    assert "is a link, as in the cache of the Hub, and" in message("translate", published / "onnx", text, *onnx)
+    weights.unlink()
     assert "copy the whole folder, or export it again" in message("translate", published / "onnx", text, *onnx)
     (published / "onnx" / "target_tokenizer.json").write_text("{}")
     assert "cannot read " in message("translate", published / "onnx", text, *onnx)
