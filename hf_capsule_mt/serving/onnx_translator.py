@@ -106,8 +106,8 @@ class OnnxTranslator:
         for path in self.folder.glob("*.onnx_data"):
             if path.is_symlink():
                 raise ValueError(
-                    f"{path} is a link, as in the cache of the Hub, and ONNX Runtime follows none: download the folder "
-                    "with snapshot_download(..., local_dir=FOLDER)"
+                    f"{path} is a link, as in the cache of the Hub, and ONNX Runtime follows none: download the"
+                    " folder with snapshot_download(..., local_dir=FOLDER)"
                 )
         self.settings: dict[str, Any] = json.loads((self.folder / SETTINGS).read_text(encoding="utf-8"))
         if self.settings["format"] > FORMAT:

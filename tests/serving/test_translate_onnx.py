@@ -1,16 +1,22 @@
-"""`translate --backend onnx`: an exported model in the place of a checkpoint, with the same output."""
+"""An exported model in the place of a checkpoint: `translate --backend onnx`, and where there is no PyTorch at all."""
 
 import io
 import json
+import os
 import shutil
+import subprocess
 import sys
+import venv
+from functools import partial
 from pathlib import Path
 
 import pytest
-from transformers import AutoModelForSeq2SeqLM
+from transformers import AutoModelForSeq2SeqLM, PreTrainedTokenizerFast
 
 from hf_capsule_mt.__main__ import main
+from hf_capsule_mt.evaluation.checkpoints import load_checkpoint
 from hf_capsule_mt.evaluation.encoding import saved_generation_config
+from hf_capsule_mt.evaluation.translate import translate_nbest
 from hf_capsule_mt.hub.conversion import convert
 from hf_capsule_mt.serving.onnx_translator import OnnxTranslator
 from tiny_models import open_gates
@@ -18,11 +24,25 @@ from tiny_translation import SOURCES, tiny_model, tiny_tokenizer
 
 LINES = ["", *SOURCES, " ", "a cat </s> reads", "the " * 40, *SOURCES[::-1]]
 
+REQUEST = """
+import json, sys
+{before}
+sys.path.insert(0, {folder!r})
+from translator import OnnxTranslator
+
+translator = OnnxTranslator({folder!r}, threads=1)
+nbest = [translator.translate_nbest({sentences!r}, num_beams=beams, num_return_sequences=beams) for beams in (1, 3)]
+foreign = {{"torch", "transformers", "hf_capsule_mt"}} & {{name for name, module in sys.modules.items() if module}}
+print(json.dumps([sorted(foreign), [[[h.tokens for h in s] for s in found] for found in nbest]]))
+"""
+BLOCKED = "for name in ('torch', 'transformers', 'hf_capsule_mt'):\n    sys.modules[name] = None"
+
 
 def saved(folder, model) -> str:
     model.generation_config = saved_generation_config(model, tiny_tokenizer())
     model.save_pretrained(folder)
-    tiny_tokenizer().save_pretrained(folder)
+    # as those of runs: the end of a sentence in a text is text
+    tiny_tokenizer(partial(PreTrainedTokenizerFast, split_special_tokens=True)).save_pretrained(folder)
     return str(folder)
 
 
@@ -216,3 +236,48 @@ def test_nothing_of_this_machine_is_in_the_folder(exported):
     for path in Path(exported).iterdir():
         content = path.read_bytes()
         assert b"site-packages" not in content and str(Path(main.__code__.co_filename).parent).encode() not in content
+
+
+@pytest.fixture(scope="module")
+def expected(checkpoint):
+    """Tokens of the translations of LINES by PyTorch, greedy and with three beams."""
+    model, tokenizer = load_checkpoint(checkpoint, device="cpu")
+    assert tokenizer.split_special_tokens
+    nbest = [translate_nbest(model, tokenizer, LINES, num_beams=beams, num_return_sequences=beams) for beams in (1, 3)]
+    return [[[hypothesis.tokens for hypothesis in several] for several in found] for found in nbest]
+
+
+def run_process(python: str, *arguments: str, given: str = "") -> str:
+    # without what leads to the packages of this environment
+    kept = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
+    done = subprocess.run(
+        [python, *arguments], input=given, capture_output=True, text=True, env={**kept, "PYTHONUTF8": "1"}
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_a_process_that_cannot_import_pytorch(exported, expected):
+    request = REQUEST.format(before=BLOCKED, folder=exported, sentences=LINES)
+    assert json.loads(run_process(sys.executable, "-I", "-c", request)) == [[], expected]
+
+
+def test_the_program_in_the_folder(exported, expected):
+    """As the README of the folder calls it: lines come in, translations go out."""
+    program = ["-I", f"{exported}/translator.py", "--num_beams", "3", "--num_return_sequences", "2", "--scores"]
+    lines = run_process(sys.executable, *program, given="".join(f"{line}\n" for line in LINES)).splitlines()
+    assert len(lines) == 2 * len(LINES) and all(float(line.split("\t")[0]) <= 0 for line in lines)
+
+
+@pytest.mark.slow
+def test_a_fresh_environment(exported, expected, tmp_path):
+    """With what pip finds: three packages, and what these need."""
+    venv.create(tmp_path / "environment", with_pip=True)
+    python = str(tmp_path / "environment" / ("Scripts" if os.name == "nt" else "bin") / "python")
+    run_process(python, "-m", "pip", "install", "--quiet", "onnxruntime", "tokenizers", "numpy")
+    installed = {
+        package["name"] for package in json.loads(run_process(python, "-m", "pip", "list", "--format", "json"))
+    }
+    assert "onnxruntime" in installed and not installed & {"torch", "transformers"}
+    request = REQUEST.format(before="", folder=exported, sentences=LINES)
+    assert json.loads(run_process(python, "-I", "-c", request)) == [[], expected]
