@@ -242,10 +242,11 @@ class OnnxTranslator:
                 f"{len(long)} of {len(sentences)} sentences were truncated to {limit} tokens, the most that this model"
                 f" can read; {sum(excess)} tokens were cut, {max(excess)} from the longest sentence"
             )
-            self.source_tokenizer.enable_truncation(limit)
+            # a tokenizer of its own: others may be encoding with this one at the same time
+            truncating = self._tokenizer("source")
+            truncating.enable_truncation(limit)
             for row in long:
-                encoded[row] = self.source_tokenizer.encode(sentences[row]).ids
-            self.source_tokenizer.no_truncation()
+                encoded[row] = truncating.encode(sentences[row]).ids
         return [self._tokens("source", ids) for ids in encoded]
 
     def _prompts(self, prefixes: Sequence[str]) -> list[list[int]]:

@@ -7,20 +7,16 @@ import shutil
 import subprocess
 import sys
 import venv
-from functools import partial
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from transformers import AutoModelForSeq2SeqLM, PreTrainedTokenizerFast
 
 from hf_capsule_mt.__main__ import main
 from hf_capsule_mt.evaluation.checkpoints import load_checkpoint
-from hf_capsule_mt.evaluation.encoding import saved_generation_config
 from hf_capsule_mt.evaluation.translate import translate_nbest
-from hf_capsule_mt.hub.conversion import convert
 from hf_capsule_mt.serving.onnx_translator import OnnxTranslator
-from tiny_models import open_gates
-from tiny_translation import SOURCES, tiny_model, tiny_tokenizer
+from tiny_translation import SOURCES
 
 LINES = ["", *SOURCES, " ", "a cat </s> reads", "the " * 40, *SOURCES[::-1]]
 
@@ -38,30 +34,14 @@ print(json.dumps([sorted(foreign), [[[h.tokens for h in s] for s in found] for f
 BLOCKED = "for name in ('torch', 'transformers', 'hf_capsule_mt'):\n    sys.modules[name] = None"
 
 
-def saved(folder, model) -> str:
-    model.generation_config = saved_generation_config(model, tiny_tokenizer())
-    model.save_pretrained(folder)
-    # as those of runs: the end of a sentence in a text is text
-    tiny_tokenizer(partial(PreTrainedTokenizerFast, split_special_tokens=True)).save_pretrained(folder)
-    return str(folder)
+@pytest.fixture
+def checkpoint(exported_run):
+    return str(exported_run[0])
 
 
-@pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory):
-    """A model with EM routing and guided routing whose new parts contribute."""
-    folder = tmp_path_factory.mktemp("checkpoints")
-    saved(folder / "plain", tiny_model())
-    run = convert(
-        folder / "plain", folder / "run", aggregation="em_routing", num_capsules=13, guided_routing="routing"
-    )
-    return saved(run, open_gates(AutoModelForSeq2SeqLM.from_pretrained(run)))
-
-
-@pytest.fixture(scope="module")
-def exported(checkpoint, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("exported") / "model"
-    assert main(["export", checkpoint, str(folder), "--format", "onnx"]) == 0
-    return str(folder)
+@pytest.fixture
+def exported(exported_run):
+    return str(exported_run[1])
 
 
 @pytest.fixture
@@ -232,13 +212,21 @@ def test_without_onnxruntime(exported, text, capsysbinary, monkeypatch):
     assert b"--backend onnx needs the extra onnx: pip install 'hf_capsule_mt[onnx]'" in capsysbinary.readouterr().err
 
 
+def test_many_threads_share_a_translator(exported):
+    translator = OnnxTranslator(exported, threads=1)
+    expected = translator.translate(LINES, num_beams=3)
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda _: translator.translate(LINES, num_beams=3), range(24)))
+    assert found == [expected] * 24
+
+
 def test_nothing_of_this_machine_is_in_the_folder(exported):
     for path in Path(exported).iterdir():
         content = path.read_bytes()
         assert b"site-packages" not in content and str(Path(main.__code__.co_filename).parent).encode() not in content
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def expected(checkpoint):
     """Tokens of the translations of LINES by PyTorch, greedy and with three beams."""
     model, tokenizer = load_checkpoint(checkpoint, device="cpu")
