@@ -19,10 +19,11 @@ from .speed_tables import (
     operators_table,
     revisions_table,
     runs_table,
+    serving_table,
     speed_table,
 )
 from .study_tables import draw_figures, study_tables
-from .systems import CONTINUED, CONTINUED_GUIDED, CTRANSLATE2, EM_RUNS
+from .systems import CONTINUED, CONTINUED_GUIDED, CTRANSLATE2, EM_RUNS, SERVING
 from .translation_tables import (
     analysis_table,
     capsule_usage_table,
@@ -52,6 +53,7 @@ def all_tables() -> Tables:
             "runs": runs_table({row: load(f"multi30k/{name}.json") for name, row in EM_RUNS.items()}),
             "loader": loader_table(load("speed/loader_multi30k.json")),
             "ctranslate2": comparison_table([load(f"speed/{name}.json") for name in CTRANSLATE2]),
+            "serving": serving_table([load(f"speed/{name}.json") for name in SERVING]),
         },
         "docs/serving.md": {"cold_start": cold_start_table(load("speed/cold_start.json"))},
         "docs/paper_index.md": {

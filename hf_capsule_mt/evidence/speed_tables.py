@@ -198,3 +198,53 @@ def comparison_table(records: list[Record | None]) -> str:
         for record in found
     )
     return "\n".join([*lines, "", f"{conditions}."])
+
+
+def serving_table(records: list[Record | None]) -> str:
+    """Exported models beside CTranslate2, from records of serving.py."""
+    found = [record for record in records if record is not None]
+    if not found:
+        return "not run"
+    blocks = []
+    for record in found:
+        by_threads: dict[str, dict[str, Any]] = {}
+        for case, rows in record["results"].items():
+            work, threads = case.split(", threads: ")
+            by_threads.setdefault(threads, {})[work] = rows
+        size = record["size"]
+        for threads, cases in by_threads.items():
+            lines = [
+                f"d {size['d_model']}, {size['layers']} + {size['layers']} layers, V {size['vocab_size']:,}, "
+                f"threads: {threads}",
+                "",
+                "| model | engine | operations: greedy, beams | " + " | ".join(cases) + " |",
+                "|---" * (len(cases) + 3) + "|",
+            ]
+            for name in next(iter(cases.values())):
+                engine, _, system = name.rpartition(" ")
+                cells = [f"{rows[name]['time_ratio']:.2f}" if name in rows else "-" for rows in cases.values()]
+                lines.append("| " + " | ".join([*_served(name, engine, system, record["operations"]), *cells]) + " |")
+            blocks.append("\n".join(lines))
+    record = found[-1]
+    versions = ", ".join(f"{name} {record['environment'][name]}" for name in ("ctranslate2", "onnxruntime", "torch"))
+    path = shown_path(f"speed/serving_{record['size']['name']}.json")
+    note = (
+        f"Time / CTranslate2's in float32, medians of {_turns(record)} turns; {record['steps']} new tokens of sentences "
+        f"as long as those of {record['source']}, text to text. Operations are those of the system's decoding by the "
+        f"plain model's. {versions}. `{path}`"
+    )
+    return "\n\n".join([*blocks, f"{note}."])
+
+
+def _turns(record: Record) -> int:
+    return next(iter(next(iter(record["results"].values())).values()))["turns"]
+
+
+def _served(name: str, engine: str, system: str, operations: dict[str, dict[str, float]]) -> list[str]:
+    """Model, engine and operations of a row."""
+    if name.startswith("CTranslate2"):
+        return ["plain Marian", name.replace(",", ""), "1, 1"]
+    engines = {"onnx": "ONNX Runtime", "onnx int8": "ONNX Runtime int8", "pytorch": "PyTorch"}
+    counted = operations.get(system, {"greedy": 1.0, "beam": 1.0})
+    shown = "plain Marian" if system in ("none", "marian") else MEASURED[system]
+    return [shown, engines[engine], f"{counted['greedy']:.2f}, {counted['beam']:.2f}"]

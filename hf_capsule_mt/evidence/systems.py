@@ -166,6 +166,8 @@ PROBED_TEXTS = {"europarl100": "Europarl, aligned by hand", "test2016": "test201
 EM_RUNS = {"em_routing_0.1.0": ("EM routing, first run", "0.1.0"), "em_routing": ("EM routing", "0.6.0")}
 # recorded by ctranslate2_ratio.py
 CTRANSLATE2 = ("ctranslate2_multi30k", "ctranslate2_base")
+# recorded by serving.py
+SERVING = ("serving_yardstick", "serving_base")
 # runs that start from the trained baseline, by paper
 CONTINUED = {"baseline_continued": "the baseline itself", "em_routing_paper": "EM routing as printed"}
 CONTINUED_GUIDED = {

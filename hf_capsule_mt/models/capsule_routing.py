@@ -103,19 +103,20 @@ def dynamic_routing(votes: Tensor, num_iterations: int, *, return_all_agreements
         ValueError: if num_iterations < 1 or the votes have fewer than three dimensions.
     """
     _check_votes(votes, num_iterations)
-    v, dim = _capsules_last(votes)
+    v, sources, spread, over_size = _by_source(votes)
     # one column that broadcasts for the uniform start
     agreement = v.new_full((*votes.shape[:-2], 1), 1 / votes.shape[-2])
     logits = v.new_zeros(())
     agreements = []
     for iteration in range(num_iterations):
         agreements.append(agreement.expand(votes.shape[:-1]))
-        capsules = squash((agreement.unsqueeze(dim) * v).sum(dim=-3), dim)
+        # of capsules of one dimension, the axis that the sum leaves takes the place of theirs
+        capsules = squash((spread(agreement) * v).sum(dim=sources, keepdim=True), -2 if sources == -2 else -1)
         if iteration + 1 < num_iterations:
-            logits = logits + _sum_over(capsules.unsqueeze(-3) * v, dim)
+            logits = logits + over_size(capsules * v)
             agreement = logits.softmax(dim=-1)
     return RoutingOutput(
-        _size_last(capsules, dim).to(votes.dtype),
+        capsules.reshape(*votes.shape[:-3], *votes.shape[-2:]).to(votes.dtype),
         agreements[-1],
         tuple(agreements) if return_all_agreements else None,
     )
@@ -192,7 +193,7 @@ def _em_iterations(
     inverse_temperatures: Sequence[float],
 ) -> tuple[Tensor, list[Tensor]]:
     """Capsules of `em_routing` and the logarithms of the assignment of every iteration, [..., L, N or 1]."""
-    v, dim = _capsules_last(votes)
+    v, sources, spread, over_size = _by_source(votes)
     num_capsules, size = votes.shape[-2:]
     beta_a, beta_mu = (_widened(beta) if isinstance(beta, Tensor) else beta for beta in (beta_a, beta_mu))
     # Eq. 13 without sum_d log sigma_d: what a unit of assigned input costs with variances of one
@@ -202,22 +203,22 @@ def _em_iterations(
     log_agreements = [v.new_full((*votes.shape[:-2], 1), -math.log(num_capsules))]
     last = len(inverse_temperatures) - 1
     for iteration, inverse_temperature in enumerate(inverse_temperatures):
-        # M-step (Eq. 11-14)
+        # M-step (Eq. 11-14); what belongs to an output capsule keeps an axis of length one for the input capsules
         log_weights = log_agreements[-1] + log_activations
-        mass = log_weights.exp().sum(dim=-2)
-        share = log_weights.softmax(dim=-2).unsqueeze(dim)
-        mean = (share * v).sum(dim=-3)
-        squared_distance = (v - mean.unsqueeze(-3)).square()
-        variance = _limit_gradient((share * squared_distance).sum(dim=-3) + VARIANCE_FLOOR)
-        log_deviation = 0.5 * _sum_over(variance.log(), dim)
+        mass = log_weights.exp().sum(dim=-2, keepdim=True)
+        share = spread(log_weights.softmax(dim=-2))
+        mean = (share * v).sum(dim=sources, keepdim=True)
+        squared_distance = (v - mean).square()
+        variance = _limit_gradient((share * squared_distance).sum(dim=sources, keepdim=True) + VARIANCE_FLOOR)
+        log_deviation = 0.5 * over_size(variance.log())
         activation_logits = inverse_temperature * (beta_a - mass * (unit_cost + log_deviation))
         if iteration < last:
             # E-step (Eq. 15-16); the factor (2 pi)^(-D/2), the same for every capsule, falls out
-            exponent = _sum_over(squared_distance / variance.unsqueeze(-3), dim)
             log_prior = torch.nn.functional.logsigmoid(activation_logits) - log_deviation
-            log_agreements.append(torch.sub(log_prior.unsqueeze(-2), exponent, alpha=0.5).log_softmax(dim=-1))
-    capsules = activation_logits.sigmoid().unsqueeze(dim) * mean
-    return _size_last(capsules, dim).to(votes.dtype), log_agreements
+            exponent = over_size(squared_distance / variance)
+            log_agreements.append(torch.sub(log_prior, exponent, alpha=0.5).log_softmax(dim=-1))
+    capsules = spread(activation_logits.sigmoid()) * mean
+    return capsules.reshape(*votes.shape[:-3], *votes.shape[-2:]).to(votes.dtype), log_agreements
 
 
 def em_routing_capsules(
@@ -309,7 +310,7 @@ def guided_dynamic_routing(
             agreements.append(agreement)
             capsules = squash(agreement @ v)
     capsules = capsules.expand(*shape[:-1], -1).transpose(-3, -2)
-    history = tuple(step.movedim(-3, -1) for step in agreements)
+    history = tuple(step.movedim(-3, -1) for step in agreements[0 if return_all_agreements else -1 :])
     return RoutingOutput(capsules.to(votes.dtype), history[-1], history if return_all_agreements else None)
 
 
@@ -663,21 +664,17 @@ def _check_groups(votes: Tensor, group_sizes: Sequence[int]) -> None:
         )
 
 
-def _capsules_last(votes: Tensor) -> tuple[Tensor, int]:
-    """Votes [..., N, D] in the inner dtype, and the axis of D: kernels run along the last axis, so for D = 1, the
-    usual case, the capsules take its place, [..., 1, N].
+def _by_source(votes: Tensor) -> tuple[Tensor, int, Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]:
+    """Votes [..., L, N, D] for iterations over them; of capsules of one dimension, the usual case, as [..., L, N].
+
+    Returns:
+        The votes in the inner dtype; their axis L; functions that give a tensor [..., N] an axis for D, and that sum
+        over it.
     """
-    return (_widened(votes).transpose(-2, -1), -2) if votes.shape[-1] == 1 else (_widened(votes), -1)
-
-
-def _size_last(capsules: Tensor, dim: int) -> Tensor:
-    """Capsules in the order of `_capsules_last` as [..., N, D]."""
-    return capsules.transpose(-2, -1) if dim == -2 else capsules
-
-
-def _sum_over(inputs: Tensor, dim: int) -> Tensor:
-    """Sum over the D dimensions of a capsule, which are along `dim`; for D = 1 no copy."""
-    return inputs.squeeze(dim) if inputs.shape[dim] == 1 else inputs.sum(dim=dim)
+    v = _widened(votes)
+    if votes.shape[-1] == 1:
+        return v.squeeze(-1), -2, _unchanged, _unchanged
+    return v, -3, lambda x: x.unsqueeze(-1), lambda x: x.sum(dim=-1)
 
 
 def _check_votes(votes: Tensor, num_iterations: int, expected: str = "[..., L, N, D]") -> None:

@@ -6,6 +6,7 @@ like Marian: `class CapsuleMarianEncoder(AggregatingStackMixin, MarianEncoder)`.
 
 import copy
 import dataclasses
+import inspect
 from collections import OrderedDict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -258,6 +259,12 @@ class AggregatingDecoderMixin(AggregatingStackMixin):
     stack_output_class = CapsuleDecoderOutput
 
 
+def keeps_signature(function: Any) -> Any:
+    """The function, with its signature at hand: generate() asks for that of a registered model at every step."""
+    function.__signature__ = inspect.signature(function)
+    return function
+
+
 def source_mask(attention_mask: Tensor | None, length: int) -> Tensor | None:
     """attention_mask: [B, >= S], not 0 for a real source word. Returns [B, S], True for one; None without a mask.
 
@@ -387,6 +394,7 @@ class CapsuleForConditionalGenerationMixin(CapsulePreTrainedMixin):
     # tells the Trainer that the loss is normalised by num_items_in_batch here
     accepts_loss_kwargs = True
 
+    @keeps_signature
     def forward(
         self,
         input_ids: torch.LongTensor | None = None,

@@ -54,7 +54,7 @@ try:
     import onnxruntime
     from onnx import GraphProto, ModelProto
 
-    from .onnx_files import Part, export_part, quantize, search_loop, whole, write_models
+    from .onnx_files import Part, export_part, quantize, search_loop, whole, with_places, write_models
     from .search import beam_search, greedy_search
 except ImportError as error:
     MISSING: ImportError | None = error
@@ -251,17 +251,27 @@ def _forget_origin(graph: GraphProto) -> None:
 
 
 def _encoder(source: Source) -> Part:
+    part = export_part(source, source, _source_example(source), source.names(), "encoder_")
+    return with_places(part) if source.packs else part
+
+
+def _source_example(source: Source) -> dict[str, tuple[Tensor, tuple[int, ...]]]:
+    """Examples of the source's inputs, and their dynamic axes."""
     ids = torch.full((BATCH, SOURCE), 3)
-    inputs = {"input_ids": (ids, (0, 1)), "attention_mask": (torch.ones_like(ids), (0, 1))}
-    return export_part(source, source, inputs, source.names(), "encoder_")
+    example = {"input_ids": (ids, (0, 1)), "attention_mask": (torch.ones_like(ids), (0, 1))}
+    if source.packs:
+        # as if one word were padding
+        words = torch.arange(BATCH * SOURCE)
+        example |= {"words": (words[:-1], (0,)), "places": (words.clamp(max=BATCH * SOURCE - 2), (0,))}
+    return example
 
 
 def _step(source: Source, step: Step) -> Part:
-    ids = torch.full((BATCH, SOURCE), 3)
+    example = [tensor for tensor, _ in _source_example(source).values()]
     # attention computes nothing here, and the shapes are all that counts
     fields = {
         name: (tensor.clone(), (0, *(axis for axis in range(1, tensor.dim()) if tensor.shape[axis] == SOURCE)))
-        for name, tensor in zip(source.names(), source(ids, torch.ones_like(ids)), strict=True)
+        for name, tensor in zip(source.names(), source(*example), strict=True)
     }
     states = {state.name: _example(state) for state in step.states()}
     inputs = {"tokens": (torch.full((BATCH, BEAMS), 3), (0, 1)), "position": (torch.tensor([PAST]), ()), **fields}

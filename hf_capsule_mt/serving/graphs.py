@@ -78,19 +78,6 @@ def attention(
     return contexts, (states[0], states[1])
 
 
-def add_and_norm(norm: nn.LayerNorm, inputs: Tensor, residual: Tensor) -> Tensor:
-    """LayerNorm(inputs + residual) as one operator, [..., d]."""
-    name, attributes = "com.microsoft::SkipLayerNormalization", {"epsilon": norm.eps}
-    return symbolic(
-        name,
-        [inputs, residual, norm.weight, norm.bias],
-        attributes,
-        dtype=residual.dtype,
-        shape=residual.shape,
-        version=1,
-    )
-
-
 class LSTMOperator(nn.Module):
     """LSTMs over the same inputs as one operator: one, or two of which the second runs backwards."""
 
@@ -146,7 +133,13 @@ def merged(*projections: nn.Linear) -> nn.Linear:
 
 
 class Source(nn.Module):
-    """Everything that depends on the source alone, as tensors with names."""
+    """Everything that depends on the source alone, as tensors with names.
+
+    Attributes:
+        packs: whether the layers run on the words alone, without the padding between them.
+    """
+
+    packs = False
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -157,12 +150,27 @@ class Source(nn.Module):
         """What `forward` returns, in this order."""
         return ["source_mask", *self.read_names(), *self.guided_names()]
 
-    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor, ...]:
-        """input_ids, attention_mask: [B, S], padding on the right. The first tensor is the mask, of type int32."""
-        layers = self.layers(input_ids, attention_mask)
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor,
+        words: Tensor | None = None,
+        places: Tensor | None = None,
+    ) -> tuple[Tensor, ...]:
+        """The tensors of `names`; the first one is the mask, of type int32.
+
+        Args:
+            input_ids, attention_mask: [B, S], padding on the right.
+            words: where it `packs`, the places of the W words of all sentences among the B * S, [W], and
+            places: the word of each of these places, whatever it is where there is none, [B * S].
+        """
+        layers = self.layers(input_ids, attention_mask, words, places)
         states = layers[-1]
         if self.encoder.aggregation is not None:
             states = self.encoder.aggregation(tuple(layers))[0]
+        packed = states
+        if places is not None:
+            states = states.index_select(0, places).unflatten(0, input_ids.shape)
         real = attention_mask.bool()
         guided: list[Tensor] = []
         if self.guided_head is not None:
@@ -171,7 +179,7 @@ class Source(nn.Module):
                 first = torch.cat([torch.zeros_like(first), first], dim=-1)
             fields = dict(zip(GUIDED_FIELDS, (votes, keys, first), strict=True))
             guided = [fields[name] for name in self.guided_names()]
-        return (attention_mask.to(torch.int32), *self.read(states, real), *guided)
+        return (attention_mask.to(torch.int32), *self.read(states, real, packed, places), *guided)
 
     def guided_names(self) -> list[str]:
         """Fields of guided routing."""
@@ -185,12 +193,21 @@ class Source(nn.Module):
         """What the decoder reads, beside the guided fields."""
         raise NotImplementedError
 
-    def read(self, states: Tensor, real: Tensor) -> list[Tensor]:
-        """The tensors of `read_names`; states: [B, S, d], real: [B, S], True for a word."""
+    def read(self, states: Tensor, real: Tensor, packed: Tensor, places: Tensor | None) -> list[Tensor]:
+        """The tensors of `read_names`.
+
+        Args:
+            states: [B, S, d].
+            real: [B, S], True for a word.
+            packed: where it `packs`, the states of the words, [W, d].
+            places: as in `forward`.
+        """
         raise NotImplementedError
 
-    def layers(self, input_ids: Tensor, attention_mask: Tensor) -> list[Tensor]:
-        """Outputs of the encoder's layers, [B, S, d] each."""
+    def layers(
+        self, input_ids: Tensor, attention_mask: Tensor, words: Tensor | None, places: Tensor | None
+    ) -> list[Tensor]:
+        """Outputs of the encoder's layers, [W, d] each where it `packs`, otherwise [B, S, d]."""
         raise NotImplementedError
 
 
@@ -263,7 +280,7 @@ class Step(nn.Module):
 
 
 def embed(stack: nn.Module, tokens: Tensor, positions: Tensor) -> Tensor:
-    """Embeddings of tokens [..., T] at positions [T], as Marian's and BART's stacks make them, [..., T, d]."""
+    """Embeddings of tokens at positions, as Marian's and BART's stacks make them; their shapes may broadcast."""
     embeddings = stack.embed_tokens(tokens) * getattr(stack, "embed_scale", 1.0)
     embeddings = embeddings + stack.embed_positions.weight[positions + getattr(stack.embed_positions, "offset", 0)]
     norm = getattr(stack, "layernorm_embedding", None)
@@ -272,6 +289,8 @@ def embed(stack: nn.Module, tokens: Tensor, positions: Tensor) -> Tensor:
 
 class AttentionSource(Source):
     """The source for Marian and BART: keys and values of every layer of the decoder."""
+
+    packs = True
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__(model)
@@ -285,26 +304,31 @@ class AttentionSource(Source):
     def read_names(self) -> list[str]:
         return [f"{part}_{layer}" for layer in range(len(self.heads)) for part in ("source_keys", "source_values")]
 
-    def read(self, states: Tensor, real: Tensor) -> list[Tensor]:
+    def read(self, states: Tensor, real: Tensor, packed: Tensor, places: Tensor | None) -> list[Tensor]:
         tensors = []
         for heads, projection in zip(self.heads, self.memory_proj, strict=True):
-            both = projection(states.flatten(0, 1)).unflatten(0, states.shape[:2]).unflatten(-1, (2, heads, -1))
+            both = projection(packed).index_select(0, places).unflatten(0, real.shape).unflatten(-1, (2, heads, -1))
             tensors += [part.transpose(1, 2) for part in both.unbind(2)]
         return tensors
 
-    def layers(self, input_ids: Tensor, attention_mask: Tensor) -> list[Tensor]:
+    def layers(
+        self, input_ids: Tensor, attention_mask: Tensor, words: Tensor | None, places: Tensor | None
+    ) -> list[Tensor]:
         shape = input_ids.shape
         mask = attention_mask.to(torch.int32)
-        hidden = embed(self.encoder, input_ids, torch.arange(shape[1])).flatten(0, 1)
+        positions = torch.arange(shape[1]).expand(shape).flatten().index_select(0, words)
+        hidden = embed(self.encoder, input_ids.flatten().index_select(0, words), positions)
         outputs = []
         for layer, projection in zip(self.encoder.layers, self.qkv, strict=True):
             attn = layer.self_attn
-            queries, keys, values = projection(hidden).unflatten(0, shape).split(hidden.shape[-1], dim=-1)
-            contexts, _ = attention(queries, keys, values, attn.num_heads, mask)
-            hidden = add_and_norm(layer.self_attn_layer_norm, attn.out_proj(contexts.flatten(0, 1)), hidden)
+            # attention alone needs every word in its place
+            placed = projection(hidden).index_select(0, places).unflatten(0, shape)
+            contexts, _ = attention(*placed.split(hidden.shape[-1], dim=-1), attn.num_heads, mask)
+            contexts = contexts.flatten(0, 1).index_select(0, words)
+            hidden = layer.self_attn_layer_norm(hidden + attn.out_proj(contexts))
             inner = layer.fc2(layer.activation_fn(layer.fc1(hidden)))
-            hidden = add_and_norm(layer.final_layer_norm, inner, hidden)
-            outputs.append(hidden.unflatten(0, shape))
+            hidden = layer.final_layer_norm(hidden + inner)
+            outputs.append(hidden)
         return outputs
 
 
@@ -338,13 +362,13 @@ class AttentionStep(Step):
             past = (states[2 * index], states[2 * index + 1])
             contexts, present = attention(queries, keys, values, own.num_heads, past=past)
             after += present or ()
-            hidden = add_and_norm(layer.self_attn_layer_norm, own.out_proj(contexts.flatten(0, 1)), hidden)
+            hidden = layer.self_attn_layer_norm(hidden + own.out_proj(contexts.flatten(0, 1)))
             queries = across.q_proj(hidden).unflatten(0, shape)
             memory = source[f"source_keys_{index}"], source[f"source_values_{index}"]
             contexts, _ = attention(queries, *memory, across.num_heads, source["source_mask"])
-            hidden = add_and_norm(layer.encoder_attn_layer_norm, across.out_proj(contexts.flatten(0, 1)), hidden)
+            hidden = layer.encoder_attn_layer_norm(hidden + across.out_proj(contexts.flatten(0, 1)))
             inner = layer.fc2(layer.activation_fn(layer.fc1(hidden)))
-            hidden = add_and_norm(layer.final_layer_norm, inner, hidden)
+            hidden = layer.final_layer_norm(hidden + inner)
             outputs.append(hidden)
         return outputs, after
 
@@ -363,17 +387,19 @@ class RecurrentSource(Source):
         names = ["source_context"] if memory.aggregation is not None else []
         return names + (["source_keys", "source_states"] if memory.key_proj is not None else [])
 
-    def read(self, states: Tensor, real: Tensor) -> list[Tensor]:
+    def read(self, states: Tensor, real: Tensor, packed: Tensor, places: Tensor | None) -> list[Tensor]:
         fields = self.encoder.source_memory(states, real)
         fields["source_states"] = states
         return [fields[name] for name in self.read_names()]
 
-    def layers(self, input_ids: Tensor, attention_mask: Tensor) -> list[Tensor]:
+    def layers(
+        self, input_ids: Tensor, attention_mask: Tensor, words: Tensor | None, places: Tensor | None
+    ) -> list[Tensor]:
         lengths = attention_mask.sum(dim=1).to(torch.int32)
         hidden = self.encoder.embed_tokens(input_ids) * self.encoder.embed_scale
         outputs = []
         for layer, lstm in zip(self.encoder.layers, self.lstms, strict=True):
-            hidden = add_and_norm(layer.layer_norm, lstm(hidden, lengths)[0], hidden)
+            hidden = layer.layer_norm(hidden + lstm(hidden, lengths)[0])
             outputs.append(hidden)
         return outputs
 
@@ -402,7 +428,7 @@ class RecurrentStep(Step):
         for index, (layer, lstm) in enumerate(zip(self.decoder.layers, self.lstms, strict=True)):
             out, state = lstm(hidden.unsqueeze(1), state=(states[2 * index], states[2 * index + 1]))
             after += state
-            hidden = add_and_norm(layer.layer_norm, out.squeeze(1), hidden)
+            hidden = layer.layer_norm(hidden + out.squeeze(1))
             if index == 0 and self.decoder.attention is not None:
                 memory = source["source_keys"], source["source_states"], source["source_mask"].bool()
                 hidden = self.decoder.attention(hidden.unflatten(0, shape), *memory)[0].flatten(0, 1)

@@ -204,6 +204,22 @@ def search_loop(encoder: Part, step: Part, states: Sequence[State], search: "Sea
     )
 
 
+def with_places(encoder: Part) -> Part:
+    """An encoder that finds its inputs "words" and "places" in "attention_mask" itself."""
+    find = Nodes("places")
+    flat = find("Reshape", "attention_mask", find.vector(-1))
+    find("Reshape", find("NonZero", flat), find.vector(-1), name="words")
+    counted = find("Sub", find("CumSum", flat, find.constant(0)), find.constant(1))
+    find("Max", counted, find.constant(0), name="places")
+    graph = GraphProto()
+    graph.CopyFrom(encoder.graph)
+    del graph.node[:], graph.input[:]
+    graph.node.extend([*find.nodes, *encoder.graph.node])
+    graph.input.extend(value for value in encoder.graph.input if value.name not in ("words", "places"))
+    graph.initializer.extend(find.constants.values())
+    return Part(graph, encoder.opsets)
+
+
 def _first_states(states: Sequence[State]) -> Nodes:
     """Nodes that make the decoder's states before the first step, "first_" + name, from "row_count" and "beam_count".
 
@@ -244,9 +260,8 @@ def _model(name, nodes, inputs, outputs, initializers, parts: Sequence[Part]) ->
 def quantize(part: Part, keep: Sequence[str] = ()) -> int:
     """Linear maps with constant weights, in place, as maps of 8-bit integers.
 
-    Weights are symmetric with a scale for every output, within 7 bits: the sums of two products of 16 bits that
-    processors without VNNI make then never overflow, and a model translates alike on all of them. Inputs are
-    quantised when they come.
+    Weights are symmetric with a scale for every output; inputs are quantised when they come. Where a processor would
+    let sums of two products overflow (no VNNI), sessions have to be told to keep them: "session.x64quantprecision".
 
     Args:
         part: a graph.
@@ -292,9 +307,9 @@ def quantize(part: Part, keep: Sequence[str] = ()) -> int:
 
 def _as_int8(matrix: np.ndarray, name: str) -> list[TensorProto]:
     """A matrix [in, out] as integers, with the scale and the zero of every output."""
-    scale = np.abs(matrix).max(axis=0) / 63
+    scale = np.abs(matrix).max(axis=0) / 127
     scale[scale == 0] = 1
-    integers = np.clip(np.rint(matrix / scale), -63, 63).astype(np.int8)
+    integers = np.clip(np.rint(matrix / scale), -127, 127).astype(np.int8)
     zeros = np.zeros(matrix.shape[1], np.int8)
     parts = {"int8": integers, "scale": scale.astype(np.float32), "zero": zeros}
     return [numpy_helper.from_array(np.ascontiguousarray(part), f"{name}.{kind}") for kind, part in parts.items()]

@@ -29,6 +29,8 @@ SETTINGS = "translator.json"
 GREEDY, BEAM = "greedy_search.onnx", "beam_search.onnx"
 TOKENIZERS = {"source": "source_tokenizer.json", "target": "target_tokenizer.json"}
 FORMAT = 1
+# the fused operator takes several times as long as its parts
+SLOW_FUSIONS = ["SkipLayerNormFusion"]
 # scores of beams that are none are around it
 WORST = -1.0e9
 
@@ -120,6 +122,8 @@ class OnnxTranslator:
             for side, aliases in self.settings.get("aliases", {}).items()
         }
         self._options = onnxruntime.SessionOptions()
+        # on processors whose sums of 8-bit products overflow, other instructions: the same translations everywhere
+        self._options.add_session_config_entry("session.x64quantprecision", "1")
         if threads is not None:
             self._options.intra_op_num_threads = threads
         self._open = onnxruntime.InferenceSession
@@ -355,7 +359,9 @@ class OnnxTranslator:
         if name not in self._sessions:
             path = str(self.folder / name)
             try:
-                self._sessions[name] = self._open(path, self._options, providers=["CPUExecutionProvider"])
+                self._sessions[name] = self._open(
+                    path, self._options, providers=["CPUExecutionProvider"], disabled_optimizers=SLOW_FUSIONS
+                )
             except Exception as error:  # its own have no class in common
                 raise ValueError(f"cannot load {path}: {error}; copy the whole folder, or export it again") from error
         return self._sessions[name].run(None, feeds)

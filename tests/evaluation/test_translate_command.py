@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
 from hf_capsule_mt.__main__ import main
 from hf_capsule_mt.evaluation import translate_command
@@ -60,6 +61,18 @@ def records_of(lines):
 @pytest.mark.parametrize("max_tokens", [1, 4096])
 def test_file(checkpoint, text, capsysbinary, window, max_tokens):
     assert run(capsysbinary, checkpoint, text, "--window", window, "--max_tokens", max_tokens) == TRANSLATED
+
+
+def test_tensors_keep_no_account(checkpoint, text, capsysbinary, monkeypatch):
+    modes, translate = [], translate_command.translate
+
+    def observed(*args, **kwargs):
+        modes.append(torch.is_inference_mode_enabled())
+        return translate(*args, **kwargs)
+
+    monkeypatch.setattr(translate_command, "translate", observed)
+    assert run(capsysbinary, checkpoint, text) == TRANSLATED
+    assert modes == [True] and not torch.is_inference_mode_enabled()
 
 
 def test_standard_input(checkpoint, text, capsysbinary, monkeypatch):

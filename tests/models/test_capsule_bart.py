@@ -187,7 +187,8 @@ def test_alone_equals_padded_in_a_batch(system):
 
 @systems
 def test_cached_decoding_equals_uncached(system):
-    model = bart_model(**system)
+    # in float32 the rounding of differently shaped products grows beyond any bound worth testing, by EM routing
+    model = bart_model(**system).double()
     options = dict(max_new_tokens=9, return_dict_in_generate=True, output_logits=True)
     cached, *others = (
         model.generate(**source_of(sentence_batch()), **options, **cache)
@@ -195,7 +196,7 @@ def test_cached_decoding_equals_uncached(system):
     )
     for other in others:
         assert torch.equal(cached.sequences, other.sequences)
-        torch.testing.assert_close(torch.stack(cached.logits), torch.stack(other.logits), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(torch.stack(cached.logits), torch.stack(other.logits))
 
 
 def test_generate_returns_agreements_of_the_chosen_sequences():

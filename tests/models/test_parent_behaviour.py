@@ -1,6 +1,8 @@
 """What the parents of the capsule models do under offloading, adapters, compilers and pickle, these do too."""
 
 import copy
+import dataclasses
+import inspect
 import pickle
 
 import pytest
@@ -10,11 +12,23 @@ from packaging.version import Version
 from peft import LoraConfig, get_peft_model
 from torch._dynamo.testing import CompileCounter
 from transformers import AutoModel, BartForConditionalGeneration, GenerationConfig, MarianMTModel, pipeline
+from transformers.modeling_outputs import (
+    BaseModelOutput,
+    BaseModelOutputWithPastAndCrossAttentions,
+    Seq2SeqLMOutput,
+    Seq2SeqModelOutput,
+)
 
 from hf_capsule_mt.data.tokenizer import train_tokenizer
 from hf_capsule_mt.models.capsule_layers import CapsuleLinear, CapsuleMatrix
 from hf_capsule_mt.models.capsule_losses import bag_of_words_logits_loss, bag_of_words_loss
 from hf_capsule_mt.models.capsule_recurrent import LSTM
+from hf_capsule_mt.models.capsule_seq2seq import (
+    CapsuleDecoderOutput,
+    CapsuleEncoderOutput,
+    CapsuleSeq2SeqLMOutput,
+    CapsuleSeq2SeqModelOutput,
+)
 from tiny_models import (
     PAD,
     VOCAB,
@@ -332,6 +346,59 @@ def test_agreements_are_of_the_translation_that_generate_gives(family, masked):
     padding = told.guided_assignment[1, :, batch["input_ids"][1].eq(PAD)].sum(dim=-1)
     # without a mask transformers takes padding for words, and so do the agreements
     torch.testing.assert_close(padding, torch.full_like(padding, 0.0 if masked else 1.0))
+
+
+@families
+@pytest.mark.parametrize("options", [{}, {"num_beams": 3}, {"cache_implementation": "static"}], ids=str)
+def test_generation_in_inference_mode_is_generation(family, options):
+    if family == "rnn" and "cache_implementation" in options:
+        pytest.skip("recurrent states have no static cache")
+    model, batch = BUILDERS[family](**EVERYTHING), sentence_batch()
+    source = {name: batch[name] for name in ("input_ids", "attention_mask")}
+    expected = model.generate(**source, **options, max_new_tokens=6)
+    with torch.inference_mode():
+        found = model.generate(**source, **options, max_new_tokens=6)
+    assert torch.equal(found, expected)
+    # the model is as fit for training as before
+    model.train()(**batch).loss.backward()
+
+
+OUTPUTS = {
+    CapsuleEncoderOutput: BaseModelOutput,
+    CapsuleDecoderOutput: BaseModelOutputWithPastAndCrossAttentions,
+    CapsuleSeq2SeqModelOutput: Seq2SeqModelOutput,
+    CapsuleSeq2SeqLMOutput: Seq2SeqLMOutput,
+}
+
+
+@pytest.mark.parametrize("own", OUTPUTS, ids=lambda own: own.__name__)
+def test_outputs_take_fields_as_those_of_the_parents(own, monkeypatch):
+    first, second = (field.name for field in dataclasses.fields(OUTPUTS[own])[:2])
+
+    def write(output):
+        setattr(output, second, (1,))
+        output[first] = 2
+        output.no_field = 3
+        setattr(output, second, None)
+        return output
+
+    expected = write(OUTPUTS[own](torch.ones(1)))
+    found = own(torch.ones(1))
+    # what is asked anew for each field in transformers
+    monkeypatch.setattr(transformers.utils.generic, "fields", None)
+    write(found)
+    assert list(found.items()) == list(expected.items()) == [(first, 2), (second, (1,))]
+    assert found.to_tuple() == expected.to_tuple()
+    assert vars(expected).items() <= vars(found).items()
+
+
+@families
+def test_the_signature_of_forward_is_at_hand(family, monkeypatch):
+    forward = BUILDERS[family]().forward
+    code = forward.__func__.__code__
+    # what reads it from the code
+    monkeypatch.setattr(inspect, "_signature_from_function", None)
+    assert list(inspect.signature(forward).parameters) == [*code.co_varnames[1 : code.co_argcount], "kwargs"]
 
 
 @families
