@@ -38,7 +38,7 @@ from transformers import (
 
 from .._version import __version__
 from ..command import run_command
-from ..evaluation.encoding import MOST_TOKENS, longest_output, start_token_id, target_vocabulary
+from ..evaluation.encoding import MOST_TOKENS, longest_output, source_vocabulary, start_token_id, target_vocabulary
 from ..files import empty_folder, whole_folder, write_whole
 from ..hub.export import export
 from ..loading import add_trust_argument, from_checkpoint
@@ -76,8 +76,8 @@ PARAMETERS: dict[str, Any] = {
     "max_length": None,
     "min_length": None,
     "min_new_tokens": None,
-    "forced_bos_token_id": None,
-    "forced_eos_token_id": None,
+    "forced_bos_token_id": None,  # nosec B105
+    "forced_eos_token_id": None,  # nosec B105
 }
 # and those that would change a translation and are not there, with the values that change nothing
 ABSENT: dict[str, tuple[Any, ...]] = {
@@ -202,6 +202,7 @@ def translator_settings(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBa
         "pad_token_id": ends[0] if pad is None else pad,
         "eos_token_ids": ends,
         "suppressed_token_ids": sorted(set(suppressed)),
+        "source_vocab_size": source_vocabulary(model),
         "vocab_size": target_vocabulary(model),
         "max_source_length": limit if limit < 10**9 else None,
         "max_positions": positions,

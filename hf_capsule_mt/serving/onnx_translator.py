@@ -111,7 +111,10 @@ class OnnxTranslator:
                     f"{path} is a link, as in the cache of the Hub, and ONNX Runtime follows none: download the"
                     " folder with snapshot_download(..., local_dir=FOLDER)"
                 )
-        self.settings: dict[str, Any] = json.loads((self.folder / SETTINGS).read_text(encoding="utf-8"))
+        try:
+            self.settings: dict[str, Any] = json.loads((self.folder / SETTINGS).read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise ValueError(f"{self.folder / SETTINGS} is no JSON: {error}; copy the whole folder") from None
         if self.settings["format"] > FORMAT:
             raise ValueError(f"{folder} is of format {self.settings['format']}, newer than this program's: update it")
         self.source_tokenizer = self._tokenizer("source")
@@ -184,6 +187,9 @@ class OnnxTranslator:
             raise ValueError(f"there are {len(sentences)} sentences, but {len(prefixes)} prefixes; give one for each")
         if max_tokens < 1:
             raise ValueError(f"max_tokens must be at least 1, got {max_tokens}")
+        most = self.settings["longest_output"] - 1
+        if (options["max_new_tokens"] or 0) > most:
+            logger.warning(f"a translation by this model cannot be as long as that: it gets max_new_tokens={most}")
         rows = [row for row, sentence in enumerate(sentences) if sentence.strip()]
         sources = self._encode([sentences[row] for row in rows])
         prompts = self._prompts([prefixes[row] if prefixes else "" for row in rows])
@@ -213,9 +219,21 @@ class OnnxTranslator:
         return tokenizer
 
     def _tokens(self, side: str, ids: list[int]) -> list[int]:
-        """The ids of a tokenizer as those of the model."""
+        """
+        The ids of a tokenizer as those of the model.
+
+        Raises:
+            ValueError: the model does not have one of them.
+        """
         aliases = self._aliases.get(side)
-        return [aliases.get(index, index) for index in ids] if aliases else ids
+        ids = [aliases.get(index, index) for index in ids] if aliases else ids
+        size = self.settings["vocab_size" if side == "target" else "source_vocab_size"]
+        if ids and max(ids) >= size:
+            raise ValueError(
+                f"the {side} tokenizer does not fit the model: it gives a text the token {max(ids)}, and the model's "
+                f"tokens end with {size - 1}; export the model with the tokenizer that it was trained with"
+            )
+        return ids
 
     def _generation(self, given: dict[str, Any]) -> dict[str, Any]:
         """Generation parameters: those of the call, or else the model's."""
