@@ -165,6 +165,22 @@ def loader_table(record: Record | None) -> str:
     return "\n".join([*lines, "", f"{conditions}, threads: {record['environment']['threads']}."])
 
 
+def cold_start_table(record: Record | None) -> str:
+    """From the start of a process to its first translation, from a record of cold_start.py."""
+    if record is None:
+        return "not run"
+    lines = ["| translator | seconds |", "|---|---|"]
+    for name, row in record["results"].items():
+        low, high = row["seconds_quartiles"]
+        lines.append(f"| {name} | {row['seconds']:.2f} [{low:.2f}, {high:.2f}] |")
+    environment = record["environment"]
+    conditions = (
+        f"Medians and quartiles of {record['turns']} turns, `{record['run']}`, threads: {environment['threads']}, "
+        f"torch {environment['torch']}, onnxruntime {environment['onnxruntime']}"
+    )
+    return "\n".join([*lines, "", f"{conditions}."])
+
+
 def comparison_table(records: list[Record | None]) -> str:
     """`translate` beside CTranslate2, from records of ctranslate2_ratio.py."""
     found = [record for record in records if record is not None]

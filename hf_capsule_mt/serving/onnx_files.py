@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 OPSET = 20
 # kinds of elements
 BOOL, FLOAT, INT64 = TensorProto.BOOL, TensorProto.FLOAT, TensorProto.INT64
-WEIGHTS = "weights.bin"
+WEIGHTS = "weights.onnx_data"
 # smaller tensors stay in the graph, where optimisers see them
 EXTERNAL_BYTES = 1024
 # of quantised weights: 2 * 255 * 64 is a number of 16 bits
