@@ -12,7 +12,7 @@ from onnx import numpy_helper
 from hf_capsule_mt.__main__ import main
 from hf_capsule_mt.serving.export import ENCODER, STEP
 from hf_capsule_mt.serving.graphs import AttentionSource, AttentionStep, RecurrentSource, RecurrentStep
-from hf_capsule_mt.serving.onnx_files import Part, quantize
+from hf_capsule_mt.serving.onnx_files import LARGEST_INT8, WEIGHTS, Part, quantize
 from hf_capsule_mt.serving.onnx_translator import OnnxTranslator
 from tiny_translation import SOURCES, TARGETS, tiny_model, tiny_tokenizer
 
@@ -91,7 +91,7 @@ def test_routing_and_attention_stay_float32(system):
             if node.op_type == INT8:
                 integers, scales, zeros = (tensors[value] for value in node.input[1:4])
                 assert integers.dtype == np.int8 and integers.ndim == 2
-                assert np.abs(integers.astype(int)).max() == 127 and not zeros.any()
+                assert np.abs(integers.astype(int)).max() == LARGEST_INT8 and not zeros.any()
                 assert scales.dtype == np.float32 and scales.shape == (integers.shape[1],)
             elif node.op_type == "MatMul" and node.input[1] in tensors:
                 left = tensors[node.input[1]]
@@ -126,7 +126,7 @@ def test_a_model_with_both_routings(exported_folders, tmp_path):
     output = tmp_path / "int8"
     assert main(["export", str(checkpoint), str(output), "--format", "onnx", "--int8"]) == 0
     exact, near = load_system(checkpoint, folder), OnnxTranslator(output, threads=1)
-    assert (output / "weights.bin").stat().st_size < (folder / "weights.bin").stat().st_size * 2
+    assert (output / WEIGHTS).stat().st_size < (folder / WEIGHTS).stat().st_size * 2
     sources = [" ".join(f"w{3 + (7 * i + k) % 40}" for i in range(k)) for k in range(1, 12)]
     pairs = zip(exact.translator.translate_nbest(sources), near.translate_nbest(sources), strict=True)
     assert sum(abs(left.score - right.score) < 0.3 for (left,), (right,) in pairs) >= len(sources) // 2
