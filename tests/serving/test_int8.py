@@ -95,7 +95,9 @@ def test_routing_and_attention_stay_float32(system):
                 assert scales.dtype == np.float32 and scales.shape == (integers.shape[1],)
             elif node.op_type == "MatMul" and node.input[1] in tensors:
                 left = tensors[node.input[1]]
-                names = [name for name, matrix in routing.items() if np.array_equal(matrix.T.flatten(), left.flatten())]
+                names = [
+                    name for name, matrix in routing.items() if np.array_equal(matrix.T.flatten(), left.flatten())
+                ]
                 assert names, (node.input[1], left.shape)
                 found |= set(names)
     # all of them, none in integers

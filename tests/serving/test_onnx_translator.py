@@ -112,9 +112,7 @@ def test_a_single_string(translator):
 
 
 def test_translate_gives_one(translator):
-    with pytest.raises(
-        ValueError, match="one translation a sentence, got num_return_sequences=2"
-    ):
+    with pytest.raises(ValueError, match="one translation a sentence, got num_return_sequences=2"):
         translator.translate(["w3"], num_beams=2, num_return_sequences=2)
 
 
