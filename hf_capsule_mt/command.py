@@ -75,8 +75,9 @@ def say(program: str, message: str) -> None:
 
 
 def _out_of_memory(error: Exception) -> bool:
-    # PyTorch has a class of its own for accelerators alone
-    return isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+    # PyTorch has a class of its own for accelerators alone, ONNX Runtime none
+    messages = ("can't allocate memory", "Failed to allocate memory")
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or any(words in str(error) for words in messages)
 
 
 def _abandon_output() -> None:

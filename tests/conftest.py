@@ -41,3 +41,14 @@ def separate_checkpoint(tmp_path):
     )
     MarianMTModel(config).eval().save_pretrained(tmp_path / "separate")
     return tmp_path / "separate"
+
+
+@pytest.fixture(scope="session")
+def exported_run(tmp_path_factory):
+    """A checkpoint of EM routing and guided routing, and the folder that it was exported to."""
+    from hf_capsule_mt.serving.export import export_onnx
+    from tiny_translation import taught_run
+
+    folder = tmp_path_factory.mktemp("exported_run")
+    run = taught_run(folder)
+    return run, export_onnx(run, folder / "exported")

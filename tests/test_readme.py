@@ -75,8 +75,9 @@ def test_recurrent_models(workplace, capsys):
 
 def test_every_code_block_is_tested():
     here = {"translate", "convert", "agreements", "guided", "lora", "recurrent"}
-    # those of published models are tested where there is a Hub: tests/hub/test_documentation.py
-    assert set(CODE) == here | {"published", "finetune", "pipeline"}
+    # those of published models are tested where there is a Hub: tests/hub/test_documentation.py; exported ones in
+    # tests/serving/test_serving_page.py
+    assert set(CODE) == here | {"published", "finetune", "pipeline", "onnx"}
     assert README.count("```python") == len(CODE)
 
 

@@ -18,6 +18,7 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
+from hf_capsule_mt.evaluation.encoding import saved_generation_config
 from hf_capsule_mt.evidence.recorded import RECORDS
 from hf_capsule_mt.hub.conversion import convert
 from tiny_models import open_gates
@@ -148,3 +149,18 @@ def card_values(folder: Path) -> Path:
     """The values of its card."""
     (folder / "tiny.yaml").write_text(CARD % json.dumps(SOURCES[:2]), encoding="utf-8")
     return folder / "tiny.yaml"
+
+
+def taught_run(folder: Path) -> Path:
+    """A checkpoint of EM routing and guided routing whose new parts contribute, which confuses it."""
+    # as those of runs: the end of a sentence in a text is text
+    tokenizer = tiny_tokenizer(functools.partial(PreTrainedTokenizerFast, split_special_tokens=True))
+    tiny_model().save_pretrained(folder / "plain")
+    tokenizer.save_pretrained(folder / "plain")
+    run = convert(
+        folder / "plain", folder / "run", aggregation="em_routing", num_capsules=13, guided_routing="routing"
+    )
+    model = open_gates(AutoModelForSeq2SeqLM.from_pretrained(run))
+    model.generation_config = saved_generation_config(model, tokenizer)
+    model.save_pretrained(run)
+    return run

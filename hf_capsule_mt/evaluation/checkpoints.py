@@ -17,6 +17,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from ..loading import from_checkpoint
 from ..operators import operator_source
+from ..serving.onnx_translator import SETTINGS
 
 Loader = TypeVar("Loader", bound=Callable[..., Any])
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -69,6 +70,11 @@ def load_checkpoint(
     """
     if is_missing_directory(checkpoint):
         raise ValueError(f"there is no directory {checkpoint}")
+    if (Path(checkpoint) / SETTINGS).is_file():
+        raise ValueError(
+            f"{checkpoint} is a model exported for ONNX Runtime, which `hf-capsule-mt translate --backend onnx` runs; "
+            "PyTorch needs the checkpoint that it was made of"
+        )
     place = find_device(device)
     # Only the bars of transformers' own loading
     disable_progress_bar()

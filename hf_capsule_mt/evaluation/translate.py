@@ -1,7 +1,6 @@
 """Translate many sentences: sorted by length, in batches bounded by their tokens."""
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -10,6 +9,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..models.capsule_configuration import CapsuleConfigMixin
 from ..models.pipeline_translation import end_token_ids, generate_translations, generation_value
+from ..serving.onnx_translator import Hypothesis, Progress, batches_by_tokens
 from .encoding import (
     check_parallel,
     encode_prompts,
@@ -20,30 +20,7 @@ from .encoding import (
 )
 from .forced_scores import ForcedPair, ForcedScores, length_penalty_of, score_tokens
 
-Progress = Callable[[int, int], None]
 Result = TypeVar("Result")
-
-
-@dataclass(frozen=True)
-class Hypothesis:
-    """
-    One translation of a sentence.
-
-    Attributes:
-        text: without special tokens; a forced prefix is part of it.
-        tokens: ids, the forced prefix and the end of the sentence (if it was reached) included, the start token not.
-        ended: False where a length limit cut the translation off before its end.
-        score: see `forced_scores`; 0 for the blank translation of a blank sentence, which no model is asked about, and
-            minus infinity for one without tokens of its own: the beam search has found fewer than were asked for.
-        agreements: see `forced_scores.agreement_summary`, with "source_tokens" [S] and "target_tokens" [T]; None
-            unless asked for.
-    """
-
-    text: str
-    tokens: list[int]
-    ended: bool = True
-    score: float = 0.0
-    agreements: dict[str, Any] | None = None
 
 
 def translate(
@@ -235,7 +212,7 @@ def _generated_batches(
 
     def batches() -> Iterator[tuple[list[int], list[ForcedPair]]]:
         sizes = [(len(prompt), len(source)) for prompt, source in zip(prompts, sources, strict=True)]
-        for batch in _batches(sizes, max_tokens // num_beams):
+        for batch in batches_by_tokens(sizes, max_tokens // num_beams):
             rows = [(sources[row], prompts[row]) for row in batch]
             yield [positions[row] for row in batch], _generate(model, tokenizer, rows, generate_kwargs)
 
@@ -266,21 +243,3 @@ def _generate(
             ForcedPair(source, prompt, tokens[len(prompt) : end]) for tokens, end in zip(several, ends, strict=True)
         ]
     return pairs
-
-
-def _batches(sizes: list[tuple[int, int]], max_tokens: int) -> Iterator[list[int]]:
-    """
-    Indices of sentences of similar length, longest first; each batch padded holds at most `max_tokens` tokens.
-
-    Args:
-        sizes: tokens of the prompt, which are the same in a batch as decoders know no padding on the left, and of the
-            source.
-    """
-    order = sorted(range(len(sizes)), key=lambda index: (-sizes[index][0], -sizes[index][1]))
-    start = 0
-    while start < len(order):
-        prompt, source = sizes[order[start]]
-        batch = order[start : start + max(1, max_tokens // source)]
-        batch = [index for index in batch if sizes[index][0] == prompt]
-        yield batch
-        start += len(batch)

@@ -4,6 +4,7 @@ Translate a file, or standard input, with any encoder-decoder checkpoint.
     hf-capsule-mt translate runs/grammar test.en --output test.de
     cat test.en | hf-capsule-mt translate runs/grammar > test.de
     hf-capsule-mt translate runs/grammar test.jsonl --jsonl --num_return_sequences 5 --agreements
+    hf-capsule-mt translate exported test.en --backend onnx    a folder of `hf-capsule-mt export --format onnx`
 
 One sentence a line; a blank line stays blank. With --scores a line is "score TAB translation", with several
 translations a sentence "sentence TAB score TAB translation", the sentences counted from 0. With --jsonl lines are JSON
@@ -22,7 +23,7 @@ import argparse
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -41,7 +42,8 @@ from .line_files import (
     open_lines,
     process_lines,
 )
-from .translate import Hypothesis, translate, translate_nbest
+from .onnx_backend import export_fingerprint, load_translator
+from .translate import Hypothesis, Progress, translate, translate_nbest
 
 PROGRAM = "hf-capsule-mt translate"
 SCORE_DECIMALS = 6
@@ -49,6 +51,20 @@ GOES_ON = "what is finished is kept, and the same command goes on from there"
 # Above these a number is a mistake: it would take all memory, or every score to zero
 MOST = {"num_beams": 1000, "num_return_sequences": 1000, "max_tokens": 10**7, "window": 10**7}
 LARGEST_PENALTY = 10.0
+BACKENDS = ("pytorch", "onnx")
+
+
+class Backend(NamedTuple):
+    """
+    What translates.
+
+    Attributes:
+        translate: from sentences, their prefixes (or None) and what to call after every batch to hypotheses.
+        fingerprint: digests of all that the translations depend on.
+    """
+
+    translate: Callable[[list[str], list[str] | None, Progress], list[list[Hypothesis]]]
+    fingerprint: Callable[[], dict[str, str]]
 
 
 def add_model_arguments(parser: argparse.ArgumentParser) -> None:
@@ -127,6 +143,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("checkpoint", help="directory or name on the Hub")
     parser.add_argument("input", type=Path, nargs="?", default=STANDARD_STREAM, help="text file (standard input)")
     add_model_arguments(parser)
+    parser.add_argument(
+        "--backend",
+        choices=BACKENDS,
+        default=BACKENDS[0],
+        help="what translates: PyTorch, or ONNX Runtime, for which CHECKPOINT is an exported folder (pytorch)",
+    )
     parser.add_argument("--num_beams", type=int, default=5, help="beam size; 1 is greedy search (5)")
     parser.add_argument("--num_return_sequences", type=int, default=1, help="translations of each sentence (1)")
     parser.add_argument("--max_new_tokens", type=int, help="limit of every translation (twice its source's, plus 10)")
@@ -153,41 +175,61 @@ def _generate_kwargs(arguments: argparse.Namespace) -> dict[str, Any]:
     return {name: getattr(arguments, name) for name in names if getattr(arguments, name) is not None}
 
 
+def _is_detailed(arguments: argparse.Namespace) -> bool:
+    return arguments.scores or arguments.agreements or arguments.num_return_sequences > 1
+
+
+def _pytorch(arguments: argparse.Namespace) -> Backend:
+    model, tokenizer = load_checkpoint(
+        arguments.checkpoint,
+        arguments.dtype,
+        arguments.device,
+        trust_remote_code=arguments.trust_remote_code,
+    )
+    if arguments.agreements and not isinstance(model.config, CapsuleConfigMixin):
+        raise ValueError(f"--agreements are those of capsule models, and {arguments.checkpoint} is none")
+    generate_kwargs = _generate_kwargs(arguments)
+    generate_kwargs |= set_languages(tokenizer, arguments.source_lang, arguments.target_lang)
+
+    def run(sentences: list[str], prefixes: list[str] | None, progress: Progress) -> list[list[Hypothesis]]:
+        shared: dict[str, Any] = {"max_tokens": arguments.max_tokens, "progress": progress, **generate_kwargs}
+        if _is_detailed(arguments) or prefixes is not None:
+            return translate_nbest(
+                model, tokenizer, sentences, prefixes=prefixes, agreements=arguments.agreements, **shared
+            )
+        return [[Hypothesis(text, [])] for text in translate(model, tokenizer, sentences, **shared)]
+
+    return Backend(run, lambda: checkpoint_fingerprint(model, tokenizer))
+
+
+def _onnx(arguments: argparse.Namespace) -> Backend:
+    translator = load_translator(arguments)
+    shared: dict[str, Any] = {"max_tokens": arguments.max_tokens, **_generate_kwargs(arguments)}
+    return Backend(
+        lambda sentences, prefixes, progress: translator.translate_nbest(
+            sentences, prefixes=prefixes, progress=progress, **shared
+        ),
+        lambda: export_fingerprint(translator.folder),
+    )
+
+
 def _command(arguments: argparse.Namespace) -> None:
     _check(arguments)
     with open_lines(arguments.input) as lines, LineOutput(arguments.output, [arguments.input]) as output:
-        model, tokenizer = load_checkpoint(
-            arguments.checkpoint,
-            arguments.dtype,
-            arguments.device,
-            trust_remote_code=arguments.trust_remote_code,
-        )
-        if arguments.agreements and not isinstance(model.config, CapsuleConfigMixin):
-            raise ValueError(f"--agreements are those of capsule models, and {arguments.checkpoint} is none")
-        generate_kwargs = _generate_kwargs(arguments)
-        generate_kwargs |= set_languages(tokenizer, arguments.source_lang, arguments.target_lang)
-        # Of the options, those that cannot change a translation
-        neutral = ("input", "output", "max_tokens", "window", "device", "checkpoint", "operators")
+        backend = (_onnx if arguments.backend == "onnx" else _pytorch)(arguments)
+        # Of the options, those that cannot change a translation; which backend it is, its fingerprint says
+        neutral = ("input", "output", "max_tokens", "window", "device", "checkpoint", "operators", "backend")
         options = {name: value for name, value in vars(arguments).items() if name not in neutral}
         if arguments.output is not None:
-            options |= checkpoint_fingerprint(model, tokenizer)
+            options |= backend.fingerprint()
         output.begin(options)
-        detailed = arguments.scores or arguments.agreements or arguments.num_return_sequences > 1
 
-        def run(window: list[str], first: int, progress: Callable[[int, int], None]) -> list[str]:
+        def run(window: list[str], first: int, progress: Progress) -> list[str]:
             records = _records(arguments, window, first)
             sentences = [record[arguments.source_field] for record in records]
-            prefixes = prefixes_of(arguments, records)
-            shared: dict[str, Any] = {"max_tokens": arguments.max_tokens, "progress": progress, **generate_kwargs}
-            if detailed or prefixes is not None:
-                nbest = translate_nbest(
-                    model, tokenizer, sentences, prefixes=prefixes, agreements=arguments.agreements, **shared
-                )
-            else:
-                texts = translate(model, tokenizer, sentences, **shared)
-                nbest = [[Hypothesis(text, [])] for text in texts]
+            nbest = backend.translate(sentences, prefixes_of(arguments, records), progress)
             if arguments.jsonl:
-                return [_json_line(*line, detailed) for line in zip(records, nbest, strict=True)]
+                return [_json_line(*line, _is_detailed(arguments)) for line in zip(records, nbest, strict=True)]
             numbered = enumerate(nbest, start=first - 1)
             return [line for number, line_nbest in numbered for line in _text_lines(arguments, number, line_nbest)]
 

@@ -13,6 +13,7 @@ from .recorded import ROOT, load
 from .reliability_tables import full_disk_table, kills_table, numerics_table, properties_table
 from .speed_tables import (
     allocator_table,
+    cold_start_table,
     comparison_table,
     loader_table,
     operators_table,
@@ -54,6 +55,7 @@ def all_tables() -> Tables:
             "ctranslate2": comparison_table([load(f"speed/{name}.json") for name in CTRANSLATE2]),
             "serving": serving_table([load(f"speed/{name}.json") for name in SERVING]),
         },
+        "docs/serving.md": {"cold_start": cold_start_table(load("speed/cold_start.json"))},
         "docs/paper_index.md": {
             "continued": continued_table(CONTINUED),
             "continued_guided": continued_table(CONTINUED_GUIDED),

@@ -165,6 +165,22 @@ def loader_table(record: Record | None) -> str:
     return "\n".join([*lines, "", f"{conditions}, threads: {record['environment']['threads']}."])
 
 
+def cold_start_table(record: Record | None) -> str:
+    """From the start of a process to its first translation, from a record of cold_start.py."""
+    if record is None:
+        return "not run"
+    lines = ["| translator | seconds |", "|---|---|"]
+    for name, row in record["results"].items():
+        low, high = row["seconds_quartiles"]
+        lines.append(f"| {name} | {row['seconds']:.2f} [{low:.2f}, {high:.2f}] |")
+    environment = record["environment"]
+    conditions = (
+        f"Medians and quartiles of {record['turns']} turns, `{record['run']}`, threads: {environment['threads']}, "
+        f"torch {environment['torch']}, onnxruntime {environment['onnxruntime']}"
+    )
+    return "\n".join([*lines, "", f"{conditions}."])
+
+
 def comparison_table(records: list[Record | None]) -> str:
     """`translate` beside CTranslate2, from records of ctranslate2_ratio.py."""
     found = [record for record in records if record is not None]
@@ -213,9 +229,9 @@ def serving_table(records: list[Record | None]) -> str:
     versions = ", ".join(f"{name} {record['environment'][name]}" for name in ("ctranslate2", "onnxruntime", "torch"))
     path = shown_path(f"speed/serving_{record['size']['name']}.json")
     note = (
-        f"Time / CTranslate2's in float32, medians of {_turns(record)} turns; {record['steps']} new tokens of sentences "
-        f"as long as those of {record['source']}, text to text. Operations are those of the system's decoding by the "
-        f"plain model's. {versions}. `{path}`"
+        f"Time / CTranslate2's in float32, medians of {_turns(record)} turns; {record['steps']} new tokens of "
+        f"sentences as long as those of {record['source']}, text to text. Operations are those of the system's "
+        f"decoding by the plain model's. {versions}. `{path}`"
     )
     return "\n\n".join([*blocks, f"{note}."])
 

@@ -193,6 +193,7 @@ def render_card(
     figure: str | None = None,
     template: str | Path | None = None,
     revision: str = "main",
+    onnx: bool = False,
 ) -> ModelCard:
     """Renders the card of a run.
 
@@ -206,6 +207,7 @@ def render_card(
         figure: file name of the agreement figure in the repository, if there is one.
         template: a Jinja template; template.md beside the values file if not given.
         revision: what the examples load, a tag for instance.
+        onnx: whether the model is there for ONNX Runtime, too.
 
     Raises:
         ValueError: if the results lack scores, signatures or anything else that a card needs, there are no samples, or
@@ -240,6 +242,7 @@ def render_card(
     fields = {
         "repo_id": repo_id,
         "revision": revision,
+        "onnx": onnx,
         "source_language": languages[0] if languages else "source",
         "target_language": languages[1] if languages else "translation",
         "languages": languages,

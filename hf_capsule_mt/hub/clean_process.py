@@ -1,8 +1,9 @@
 """
-What someone does who has transformers, but not this package: load a directory and translate.
+What someone does without this package: load a directory and translate, with transformers or with ONNX Runtime.
 
-Run as a script, in a process of its own: a JSON object with "folder", "sentences" and "num_beams" comes in on standard
-input, and one with the translations by the task that the pipeline was asked for goes out on standard output.
+Run as a script, in a process of its own: a JSON object with "way" ("transformers" or "onnx"), "folder", "sentences"
+and "num_beams" comes in on standard input, and one with the translations by the way they were made goes out on
+standard output.
 """
 
 import json
@@ -24,14 +25,27 @@ def translate(folder: str, sentences: list[str], num_beams: int) -> dict[str, li
     task: Any
     for task in ("translation", None):
         translator = pipeline(task, model=folder, trust_remote_code=True)
-        pipelines[str(task)] = [
+        pipelines[f"pipeline({task})"] = [
             result["translation_text"]
             for result in translator(sentences, num_beams=num_beams, batch_size=len(sentences))
         ]
     return pipelines
 
 
+def translate_onnx(folder: str, sentences: list[str], num_beams: int) -> dict[str, list[str]]:
+    """Translates with the program that lies in an exported folder."""
+    sys.path.insert(0, folder)
+    # nothing is added to what will be published
+    sys.dont_write_bytecode = True
+    from translator import OnnxTranslator  # type: ignore[import-not-found]
+
+    return {"OnnxTranslator": OnnxTranslator(folder).translate(sentences, num_beams=num_beams)}
+
+
 if __name__ == "__main__":
+    request = json.load(sys.stdin)
+    onnx = request.pop("way") == "onnx"
     # an installed package would shadow the code in the directory
-    sys.modules["hf_capsule_mt"] = None  # type: ignore[assignment]
-    json.dump(translate(**json.load(sys.stdin)), sys.stdout)
+    for name in ("hf_capsule_mt", *(("torch", "transformers") if onnx else ())):
+        sys.modules[name] = None  # type: ignore[assignment]
+    json.dump((translate_onnx if onnx else translate)(**request), sys.stdout)

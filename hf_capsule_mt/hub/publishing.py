@@ -5,6 +5,7 @@ A trained run becomes a model on the Hub that needs nothing but transformers.
     hf-capsule-mt publish runs/grammar user/name --card grammar_em_routing --tag v1.0
     hf-capsule-mt publish runs/grammar user/name     without --card: writes runs/grammar/card.yaml, to be gone over
     hf-capsule-mt publish runs/grammar user/name     ... and again: publishes with it
+    hf-capsule-mt publish runs/grammar user/name --onnx    ... and the model for ONNX Runtime beside it, in onnx/
 
 Writes the folder that is to be published (RUN/hub, or --output): weights as safetensors, configuration, the code of
 the model and of the pipeline, tokenizer, generation config, results and translations, and a model card that is
@@ -64,6 +65,9 @@ CARD = "README.md"
 NUM_BEAMS = 5
 # formats that may run code when they are loaded
 PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".joblib", ".npy", ".npz", ".h5")
+# folder of the exported model, and what in it is numbers, which ONNX Runtime reads as such whatever they begin with
+ONNX = "onnx"
+NUMBERS = (".onnx", ".onnx_data")
 
 
 def prepare(
@@ -73,6 +77,7 @@ def prepare(
     output: str | Path,
     revision: str = "main",
     *,
+    onnx: bool = False,
     trust_remote_code: bool = False,
 ) -> Path:
     """Writes the folder that is to be published.
@@ -83,6 +88,7 @@ def prepare(
         repo_id: "user/name", which the examples of the card load.
         output: directory that does not exist yet, or is empty.
         revision: tag or branch that the examples of the card load.
+        onnx: with the model exported for ONNX Runtime in a folder of its own, see `serving.export`.
         trust_remote_code: run the code that the run's tokenizer brings, if it needs any.
 
     Returns:
@@ -90,7 +96,8 @@ def prepare(
 
     Raises:
         ValueError: if the run is not finished, is not of a capsule model, has links among its parts, or the values do
-            not fit.
+            not fit; with `onnx`, if it cannot be exported.
+        ImportError: with `onnx`, if what exports is not installed.
     """
     run, output = Path(run), Path(output)
     validate_repo_id(repo_id)
@@ -110,10 +117,14 @@ def prepare(
         if (run / name).is_file():
             (output / TRANSLATIONS).mkdir(exist_ok=True)
             shutil.copyfile(run / name, output / name, follow_symlinks=False)
+    if onnx:
+        from ..serving.export import export_onnx
+
+        export_onnx(run, output / ONNX, trust_remote_code=trust_remote_code)
     samples = list(zip(values.samples, translate(model, tokenizer, values.samples), strict=True))
     figure = _draw(model, tokenizer, values.samples[0], output / FIGURE)
     record = record or {"parameters": model.num_parameters()}
-    card = render_card(repo_id, values, record, model.config.model_type, samples, figure, revision=revision)
+    card = render_card(repo_id, values, record, model.config.model_type, samples, figure, revision=revision, onnx=onnx)
     card.save(output / CARD)
     return output
 
@@ -232,8 +243,8 @@ def check(folder: str | Path, sentences: Sequence[str]) -> None:
         for sentence, translation in zip(sentences, translations, strict=True):
             if markdown_text(translation) not in card.text:
                 raise ValueError(
-                    f"without this package, pipeline({way}) translates {sentence!r} as {translation!r}, which is not "
-                    "what the card says; prepare the folder again"
+                    f"without this package, {way} translates {sentence!r} as {translation!r}, which is not what the "
+                    "card says; prepare the folder again"
                 )
 
 
@@ -256,13 +267,14 @@ def check_files(folder: Path) -> None:
         )
     for path in filter(Path.is_file, paths):
         name = path.relative_to(folder)
-        check_is_no_pickle(path)
+        if path.suffix not in NUMBERS:
+            check_is_no_pickle(path)
         for number, beginning in find_secrets(_text_lines(path)):
             raise ValueError(
                 f"{name}, line {number}, has what looks like a token or a key ({beginning}...): remove it there, and "
                 "make it invalid where it is from"
             )
-        if path.suffix == ".json" and path.name != "tokenizer.json":
+        if path.suffix == ".json" and not path.name.endswith("tokenizer.json"):
             _check_json(path, str(name))
 
 
@@ -271,7 +283,7 @@ def _text_lines(path: Path) -> Iterator[bytes]:
     with path.open("rb") as stream:
         if path.suffix == ".safetensors":
             yield stream.read(int.from_bytes(stream.read(8), "little"))
-        else:
+        elif path.suffix != ".onnx_data":
             yield from stream
 
 
@@ -284,13 +296,21 @@ def _check_json(path: Path, name: str) -> None:
         raise ValueError(f"{name} has {found[0]}, a path of some machine: take it out of the run's {name}")
 
 
-def run_clean(folder: str | Path, sentences: Sequence[str]) -> dict[str, list[str]]:
-    """What a fresh process without this package and without the network makes of the folder; see `clean_process`.
+def run_clean(folder: Path, sentences: Sequence[str]) -> dict[str, list[str]]:
+    """Translations of fresh processes without this package and without the network, by the way they took.
 
     Raises:
-        ValueError: with the last line of its error.
+        ValueError: with the last line of their error.
     """
-    request = {"folder": str(folder), "sentences": list(sentences), "num_beams": NUM_BEAMS}
+    seen = _run_clean(folder, sentences, "transformers")
+    if (folder / ONNX).is_dir():
+        seen |= _run_clean(folder / ONNX, sentences, "onnx")
+    return seen
+
+
+def _run_clean(folder: Path, sentences: Sequence[str], way: str) -> dict[str, list[str]]:
+    """One such process; see `clean_process`."""
+    request = {"way": way, "folder": str(folder), "sentences": list(sentences), "num_beams": NUM_BEAMS}
     with tempfile.TemporaryDirectory() as cache:
         # It has no use for tokens.
         environment = {name: value for name, value in os.environ.items() if not is_secret(name)}
@@ -422,6 +442,9 @@ def _parser() -> argparse.ArgumentParser:
         "known, and the command ends there, so that you can go over it",
     )
     parser.add_argument("--output", type=Path, help="folder to write; RUN/hub, which is replaced, if not given")
+    parser.add_argument(
+        "--onnx", action="store_true", help=f"publish the model exported for ONNX Runtime, too, in the folder {ONNX}"
+    )
     parser.add_argument("--dry_run", action="store_true", help="write and check the folder, upload nothing")
     parser.add_argument("--private", action="store_true", default=None, help="make a new repository private")
     parser.add_argument("--revision", help="branch to upload to; the main one if not given")
@@ -445,10 +468,14 @@ def _command(arguments: argparse.Namespace) -> None:
         empty_folder(output)
     revision = arguments.tag or arguments.revision or "main"
     with whole_folder(output) as folder:
-        prepare(arguments.run, values, arguments.repo_id, folder, revision, trust_remote_code=trust)
+        prepare(
+            arguments.run, values, arguments.repo_id, folder, revision, onnx=arguments.onnx, trust_remote_code=trust
+        )
         check(folder, values.samples)
     print(f"written: {output}")
     print("checked: a process without this package loads it and translates the samples as the card says")
+    if arguments.onnx:
+        print(f"checked: so does one without PyTorch and transformers, with {ONNX}/")
     if dry:
         return
     address = upload(

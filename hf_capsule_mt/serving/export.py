@@ -53,7 +53,7 @@ from .tokenizer_files import source_and_target
 try:
     import onnxruntime
     import onnxscript  # noqa: F401  (torch.onnx imports it when it exports)
-    from onnx import ModelProto
+    from onnx import GraphProto, ModelProto
 
     from .onnx_files import Part, export_part, quantize, search_loop, whole, with_places, write_models
     from .search import beam_search, greedy_search
@@ -77,8 +77,8 @@ PARAMETERS: dict[str, Any] = {
     "max_length": None,
     "min_length": None,
     "min_new_tokens": None,
-    "forced_bos_token_id": None,
-    "forced_eos_token_id": None,
+    "forced_bos_token_id": None,  # nosec B105
+    "forced_eos_token_id": None,  # nosec B105
 }
 # and those that would change a translation and are not there, with the values that change nothing
 ABSENT: dict[str, tuple[Any, ...]] = {
@@ -133,10 +133,13 @@ def export_onnx(
     tokenizer = from_checkpoint(AutoTokenizer, source, trust_remote_code=trust_remote_code)
     settings = translator_settings(model, tokenizer)
     sides = dict(zip(onnx_translator.TOKENIZERS, source_and_target(tokenizer), strict=True))
+    settings["aliases"] = {
+        side: {"first": made.aliases[0], "ids": made.aliases[1]} for side, made in sides.items() if made.aliases[1]
+    }
     with whole_folder(output.resolve()) as folder:
         empty_folder(output)
         for side, name in onnx_translator.TOKENIZERS.items():
-            sides[side].save(str(folder / name))
+            sides[side].tokenizer.save(str(folder / name))
         write_whole(folder / onnx_translator.SETTINGS, json.dumps(settings, indent=2, ensure_ascii=False) + "\n")
         shutil.copyfile(onnx_translator.__file__, folder / TRANSLATOR)
         write_models(folder, graphs(model, settings))
@@ -213,6 +216,7 @@ def translator_settings(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBa
         "max_source_length": limit if limit < 10**9 else None,
         "max_positions": positions,
         "longest_output": min(tokenizer.model_max_length, MOST_TOKENS) if positions is None else positions,
+        "split_special_tokens": bool(getattr(tokenizer, "split_special_tokens", False)),
         "generation": generation,
     }
 
@@ -243,6 +247,8 @@ def graphs(model: Any, settings: dict[str, Any], *, int8: bool = False) -> dict[
     models = {ENCODER: whole("encoder", encoder), STEP: whole("decoder_step", decoder)}
     for search in searches:
         models[f"{search.name}.onnx"] = search_loop(encoder, decoder, step.states(), search)
+    for made in models.values():
+        _forget_origin(made.graph)
     return models
 
 
@@ -255,6 +261,17 @@ def _not_a_graph(model: Any, error: BaseException) -> str:
         f"aggregation '{model.config.aggregation}' cannot become an ONNX graph, or else the rest of this"
         f" {type(model).__name__}: {str(root).strip().splitlines()[0]}"
     )
+
+
+def _forget_origin(graph: GraphProto) -> None:
+    """Takes out where the exporter was called from: lines of code, with paths of this machine."""
+    for part in (graph, *graph.node, *graph.initializer, *graph.input, *graph.output, *graph.value_info):
+        del part.metadata_props[:]
+        part.doc_string = ""
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                _forget_origin(attribute.g)
 
 
 def _encoder(source: Source) -> Part:
@@ -393,7 +410,7 @@ print(translator.translate(["A dog runs."], num_beams=5))
 ```
 
 `encoder.onnx` and `decoder_step.onnx` are the model; `greedy_search.onnx` and `beam_search.onnx` are whole searches
-with it, which `translator.py` runs. All read `weights.bin`.
+with it, which `translator.py` runs. All read `weights.onnx_data`.
 """
 
 

@@ -24,9 +24,11 @@ if TYPE_CHECKING:
 OPSET = 20
 # kinds of elements
 BOOL, FLOAT, INT64 = TensorProto.BOOL, TensorProto.FLOAT, TensorProto.INT64
-WEIGHTS = "weights.bin"
+WEIGHTS = "weights.onnx_data"
 # smaller tensors stay in the graph, where optimisers see them
 EXTERNAL_BYTES = 1024
+# of quantised weights: 2 * 255 * 64 is a number of 16 bits
+LARGEST_INT8 = 64
 # external tensors begin at a page, so that they can be mapped into memory
 ALIGNMENT = 4096
 
@@ -263,8 +265,9 @@ def quantize(part: Part, owner: nn.Module) -> int:
     These are the nn.Linear modules but those that score within the iterations of a routing ("score" in their name).
     Matrices that enter a formula of routing or attention as they are stay float32, and so do LSTMs.
 
-    Weights are symmetric with a scale for every output; inputs are quantised when they come. Where a processor would
-    let sums of two products overflow (no VNNI), sessions have to be told to keep them: "session.x64quantprecision".
+    Weights are symmetric with a scale for every output, from -64 to 64: the sums of two products of 16 bits that
+    processors without VNNI make never overflow then, and a model translates alike on all of them. Inputs are
+    quantised when they come.
 
     Args:
         part: a graph.
@@ -321,9 +324,9 @@ def _digest(matrix: np.ndarray) -> tuple[tuple[int, ...], bytes]:
 
 def _as_int8(matrix: np.ndarray, name: str) -> list[TensorProto]:
     """A matrix [in, out] as integers, with the scale and the zero of every output."""
-    scale = np.abs(matrix).max(axis=0) / 127
+    scale = np.abs(matrix).max(axis=0) / LARGEST_INT8
     scale[scale == 0] = 1
-    integers = np.clip(np.rint(matrix / scale), -127, 127).astype(np.int8)
+    integers = np.clip(np.rint(matrix / scale), -LARGEST_INT8, LARGEST_INT8).astype(np.int8)
     zeros = np.zeros(matrix.shape[1], np.int8)
     parts = {"int8": integers, "scale": scale.astype(np.float32), "zero": zeros}
     return [numpy_helper.from_array(np.ascontiguousarray(part), f"{name}.{kind}") for kind, part in parts.items()]

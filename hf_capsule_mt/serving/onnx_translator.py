@@ -13,6 +13,7 @@ Shapes: B sentences, K beams, S source tokens, T new tokens, V vocabulary.
 import argparse
 import itertools
 import json
+import logging
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -21,8 +22,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnxruntime
 from tokenizers import Tokenizer
+
+logger = logging.getLogger(__name__)
 
 SETTINGS = "translator.json"
 GREEDY, BEAM = "greedy_search.onnx", "beam_search.onnx"
@@ -90,30 +92,47 @@ class OnnxTranslator:
         threads: of one batch; all cores by default.
 
     Raises:
-        ValueError: if it is no such folder, or of a newer format.
+        ValueError: if it is no such folder, lacks a file, or is of a newer format.
+        ImportError: if onnxruntime is not installed.
     """
 
     def __init__(self, folder: str | Path, threads: int | None = None) -> None:
         self.folder = Path(folder)
-        path = self.folder / SETTINGS
-        if not path.is_file():
+        if not (self.folder / SETTINGS).is_file():
             raise ValueError(f"{folder} has no {SETTINGS}: give a folder made by hf-capsule-mt export --format onnx")
+        # only now: whoever translates with PyTorch has the classes of this file too, and may lack it
+        import onnxruntime
+
+        for name in (GREEDY, BEAM, *TOKENIZERS.values()):
+            if not (self.folder / name).is_file():
+                raise ValueError(f"{folder} has no {name}: copy the whole folder, or export the model again")
+        for path in self.folder.glob("*.onnx_data"):
+            if path.is_symlink():
+                raise ValueError(
+                    f"{path} is a link, as in the cache of the Hub, and ONNX Runtime follows none: download the"
+                    " folder with snapshot_download(..., local_dir=FOLDER)"
+                )
+        path = self.folder / SETTINGS
         try:
             self.settings: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
             written = self.settings["format"]
         except (ValueError, TypeError, KeyError) as error:
-            raise ValueError(f"{path} is damaged ({error}): export the model again") from error
+            raise ValueError(f"{path} is damaged ({error}): copy the whole folder, or export it again") from error
         if written > FORMAT:
             raise ValueError(f"{folder} is of format {written}, newer than this program's: update it")
         if threads is not None and threads < 1:
             raise ValueError(f"threads must be at least 1, got {threads}")
         self.source_tokenizer = self._tokenizer("source")
         self.target_tokenizer = self._tokenizer("target")
+        # tokens of a tokenizer, beyond those of the model, that stand for others
+        self._aliases = {
+            side: dict(enumerate(aliases["ids"], start=aliases["first"]))
+            for side, aliases in self.settings.get("aliases", {}).items()
+        }
         self._options = onnxruntime.SessionOptions()
-        # on processors whose sums of 8-bit products overflow, other instructions: the same translations everywhere
-        self._options.add_session_config_entry("session.x64quantprecision", "1")
         if threads is not None:
             self._options.intra_op_num_threads = threads
+        self._open = onnxruntime.InferenceSession
         self._sessions: dict[str, onnxruntime.InferenceSession] = {}
         self._rules: dict[tuple[int, ...], np.ndarray] = {}
 
@@ -177,6 +196,9 @@ class OnnxTranslator:
             raise ValueError(f"there are {len(sentences)} sentences, but {len(prefixes)} prefixes; give one for each")
         if max_tokens < 1:
             raise ValueError(f"max_tokens must be at least 1, got {max_tokens}")
+        most = self.settings["longest_output"] - 1
+        if (options["max_new_tokens"] or 0) > most:
+            logger.warning(f"a translation by this model cannot be as long as that: it gets max_new_tokens={most}")
         rows = [row for row, sentence in enumerate(sentences) if sentence.strip()]
         sources = self._encode([sentences[row] for row in rows])
         prompts = self._prompts([prefixes[row] if prefixes else "" for row in rows], options)
@@ -196,7 +218,10 @@ class OnnxTranslator:
         return results
 
     def _tokenizer(self, side: str) -> Tokenizer:
-        return self._loaded(TOKENIZERS[side], lambda path: Tokenizer.from_file(path))
+        tokenizer = self._loaded(TOKENIZERS[side], Tokenizer.from_file)
+        # not in the file: whether "</s>" in a text is text
+        tokenizer.encode_special_tokens = self.settings.get("split_special_tokens", False)
+        return tokenizer
 
     def _loaded(self, name: str, load: Callable[[str], Any]) -> Any:
         """What a library makes of a file of the folder."""
@@ -205,8 +230,27 @@ class OnnxTranslator:
             return load(str(path))
         # the libraries raise classes of their own
         except Exception as error:
-            reason = str(error).splitlines()[0] if path.is_file() else "there is no such file"
-            raise ValueError(f"{path} cannot be loaded ({reason}): export the model again") from error
+            reason = str(error).splitlines()[0]
+            raise ValueError(
+                f"{path} cannot be loaded ({reason}): copy the whole folder, or export it again"
+            ) from error
+
+    def _tokens(self, side: str, ids: list[int]) -> list[int]:
+        """
+        The ids of a tokenizer as those of the model.
+
+        Raises:
+            ValueError: the model does not have one of them.
+        """
+        aliases = self._aliases.get(side)
+        ids = [aliases.get(index, index) for index in ids] if aliases else ids
+        size = self.settings["vocab_size" if side == "target" else "source_vocab_size"]
+        if ids and max(ids) >= size:
+            raise ValueError(
+                f"the {side} tokenizer does not fit the model: it gives a text the token {max(ids)}, and the model's "
+                f"tokens end with {size - 1}; export the model with the tokenizer that it was trained with"
+            )
+        return ids
 
     def _generation(self, given: dict[str, Any]) -> dict[str, Any]:
         """Generation parameters: those of the call, or else the model's."""
@@ -246,20 +290,17 @@ class OnnxTranslator:
         encoded = [encoding.ids for encoding in self.source_tokenizer.encode_batch(list(sentences))]
         long = [row for row, ids in enumerate(encoded) if limit is not None and len(ids) > limit]
         if long:
-            self.source_tokenizer.enable_truncation(limit)
-            for row in long:
-                encoded[row] = self.source_tokenizer.encode(sentences[row]).ids
-            self.source_tokenizer.no_truncation()
-        for ids in encoded:
-            self._check_ids(ids, self.settings["source_vocab_size"])
-        return encoded
-
-    def _check_ids(self, ids: list[int], size: int) -> None:
-        if ids and max(ids) >= size:
-            raise ValueError(
-                f"the tokenizer does not fit the model: it gives the token {max(ids)}, and the model's tokens end with"
-                f" {size - 1}; export the model with the tokenizer that it was trained with"
+            excess = [len(encoded[row]) - limit for row in long]
+            logger.warning(
+                f"{len(long)} of {len(sentences)} sentences were truncated to {limit} tokens, the most that this model"
+                f" can read; {sum(excess)} tokens were cut, {max(excess)} from the longest sentence"
             )
+            # a tokenizer of its own: others may be encoding with this one at the same time
+            truncating = self._tokenizer("source")
+            truncating.enable_truncation(limit)
+            for row in long:
+                encoded[row] = truncating.encode(sentences[row]).ids
+        return [self._tokens("source", ids) for ids in encoded]
 
     def _prompts(self, prefixes: Sequence[str], options: dict[str, Any]) -> list[list[int]]:
         """What the decoder begins with: the start token, and the tokens of a prefix that is not blank."""
@@ -271,8 +312,7 @@ class OnnxTranslator:
             prompt = [start]
             if prefix.strip():
                 prompt += [] if first is None else [first]
-                prompt += self.target_tokenizer.encode(prefix, add_special_tokens=False).ids
-                self._check_ids(prompt, self.settings["vocab_size"])
+                prompt += self._tokens("target", self.target_tokenizer.encode(prefix, add_special_tokens=False).ids)
             if longest is not None and len(prompt) >= longest:
                 raise ValueError(
                     f"a prefix of {len(prompt) - 1} tokens leaves no room for a translation: the model writes at most"
@@ -360,11 +400,10 @@ class OnnxTranslator:
 
     def _run(self, name: str, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
         if name not in self._sessions:
-            providers, slow = ["CPUExecutionProvider"], SLOW_FUSIONS
             self._sessions[name] = self._loaded(
                 name,
-                lambda path: onnxruntime.InferenceSession(
-                    path, self._options, providers=providers, disabled_optimizers=slow
+                lambda path: self._open(
+                    path, self._options, providers=["CPUExecutionProvider"], disabled_optimizers=SLOW_FUSIONS
                 ),
             )
         return self._sessions[name].run(None, feeds)
@@ -399,8 +438,8 @@ class OnnxTranslator:
                     tokens = sequences[row, beam, : lengths[row, beam]].tolist()
                     hypotheses.append(self._hypothesis(tokens, float(scores[row, beam])))
                 else:
-                    prefix = [token for token in feeds["forced_tokens"][:, row, 0].tolist() if token >= 0]
-                    hypotheses.append(self._hypothesis(prefix, float("-inf")))
+                    prefix = feeds["forced_tokens"][:, row, 0]
+                    hypotheses.append(self._hypothesis(prefix[prefix >= 0].tolist(), float("-inf")))
             results.append(hypotheses)
         return results
 

@@ -95,3 +95,15 @@ def test_allocator(record):
 
 def test_without_a_record():
     assert speed_tables.speed_table(None) == speed_tables.operators_table(None) == "not run"
+
+
+def test_cold_starts():
+    record = {
+        "run": "multi30k/none",
+        "turns": 9,
+        "environment": {"threads": 1, "torch": "2.13.0", "onnxruntime": "1.32.0"},
+        "results": {"OnnxTranslator": {"seconds": 0.206, "seconds_quartiles": [0.199, 0.231]}},
+    }
+    table = speed_tables.cold_start_table(record).splitlines()
+    assert table[2] == "| OnnxTranslator | 0.21 [0.20, 0.23] |"
+    assert "9 turns" in table[-1] and speed_tables.cold_start_table(None) == "not run"

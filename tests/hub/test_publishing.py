@@ -104,6 +104,45 @@ def test_published_and_used_by_name_and_revision(finished_run, values_file, hub,
     assert again == expected and f".{repo.commits[1].sha}." in module and refused == ["True", "True"]
 
 
+def test_published_for_onnx_runtime_too(finished_run, values_file, hub, tmp_path, capsys, monkeypatch):
+    hub.attach(monkeypatch, tmp_path)
+    assert publish(finished_run, values_file, "--onnx", "--tag", "v1.0", "--output", tmp_path / "out") == 0
+    assert "so does one without PyTorch and transformers, with onnx/" in capsys.readouterr().out
+    files = hub.repos[NAME].head.files
+    onnx = {name for name in files if name.startswith("onnx/")}
+    assert onnx == {
+        *(f"onnx/{name}.onnx" for name in ("encoder", "decoder_step", "greedy_search", "beam_search")),
+        *(f"onnx/{name}" for name in ("weights.onnx_data", "translator.py", "translator.json", "README.md")),
+        *("onnx/source_tokenizer.json", "onnx/target_tokenizer.json"),
+    }
+    card = files["README.md"].decode()
+    code = examples(card)
+    assert sorted(code) == ["automodel", "onnx", "pipeline"]
+    blocked = "".join(f"sys.modules[{name!r}] = None\n" for name in ("hf_capsule_mt", "torch", "transformers"))
+    there = f"import os, sys\nos.chdir({str(tmp_path)!r})\n"
+    printed = run_python(there + blocked + code["onnx"], hub.environment(tmp_path)).strip()
+    assert printed and f"| {SOURCES[0]} | {printed} |" in card
+    # a folder that translates otherwise than the card says, and one that does not translate
+    folder = shutil.copytree(tmp_path / "out", tmp_path / "other")
+    monkeypatch.setattr(publishing, "_run_clean", only_onnx(publishing._run_clean))
+    (folder / "onnx" / "target_tokenizer.json").write_bytes(b"{}")
+    with pytest.raises(
+        ValueError, match=r"a process without this package cannot load and use .*onnx: ValueError: cann"
+    ):
+        check(folder, SOURCES[:2])
+    tokenizer = json.loads((tmp_path / "out" / "onnx" / "target_tokenizer.json").read_text(encoding="utf-8"))
+    (folder / "onnx" / "target_tokenizer.json").write_text(
+        json.dumps({**tokenizer, "decoder": None}), encoding="utf-8"
+    )
+    with pytest.raises(ValueError, match=r"OnnxTranslator translates .* which is not what the card says"):
+        check(folder, SOURCES[:2])
+
+
+def only_onnx(run_clean):
+    """Without the process that needs transformers, and seconds."""
+    return lambda folder, sentences, way: run_clean(folder, sentences, way) if way == "onnx" else {}
+
+
 def test_push_to_hub_of_transformers_is_loadable_by_name(finished_run, hub, tmp_path, monkeypatch):
     hub.attach(monkeypatch, tmp_path)
     model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(finished_run), AutoTokenizer.from_pretrained(finished_run)
