@@ -383,3 +383,12 @@ class TestPairs:
         arguments = {"translations": TARGETS} | arguments
         with pytest.raises(ValueError, match=message):
             score_pairs(tiny_model(), TOKENIZER, SOURCES, **arguments)
+
+
+@pytest.mark.parametrize("limit", [{"max_new_tokens": 1000}, {"max_length": 1000}])
+def test_an_end_forced_at_the_last_position_counts_as_zero(limit):
+    """Also where a longer translation has been asked for than the model can write."""
+    (longest,) = translate_nbest(tiny_model(endless=True), TOKENIZER, SOURCES[:1], forced_eos_token_id=EOS, **limit)[0]
+    (shorter,) = translate_nbest(tiny_model(endless=True), TOKENIZER, SOURCES[:1], max_new_tokens=MAX_POSITIONS - 2)[0]
+    assert longest.tokens == [*shorter.tokens, EOS]
+    assert longest.score * len(longest.tokens) == pytest.approx(shorter.score * len(shorter.tokens), abs=1e-4)
