@@ -134,10 +134,14 @@ def translate_nbest(
             # Where a beam found fewer translations than it was asked for, there is nothing to score
             scores: list[Any] = [ForcedScores([])] * len(pairs)
             found = [index for index, pair in enumerate(pairs) if pair.target]
-            options = {**generate_kwargs, "max_tokens": max_tokens, "output_agreements": agreements}
-            for indices, results in score_tokens(model, [pairs[index] for index in found], **options):
-                for index, result in zip(indices, results, strict=True):
-                    scores[found[index]] = result
+            prompt = len(pairs[0].prompt)
+            options = limit_given_length(model, tokenizer, generate_kwargs, prompt)
+            options = {**options, "max_tokens": max_tokens, "output_agreements": agreements}
+            # With the limits of the search, at which an end may have been forced
+            with limit_own_length(model, tokenizer, prompt):
+                for indices, results in score_tokens(model, [pairs[index] for index in found], **options):
+                    for index, result in zip(indices, results, strict=True):
+                        scores[found[index]] = result
             flat = _hypotheses(model, tokenizer, pairs, scores, generate_kwargs)
             yield rows, [flat[start : start + num_sequences] for start in range(0, len(flat), num_sequences)]
 

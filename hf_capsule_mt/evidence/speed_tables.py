@@ -229,9 +229,9 @@ def serving_table(records: list[Record | None]) -> str:
     versions = ", ".join(f"{name} {record['environment'][name]}" for name in ("ctranslate2", "onnxruntime", "torch"))
     path = shown_path(f"speed/serving_{record['size']['name']}.json")
     note = (
-        f"Time / CTranslate2's in float32, medians of {_turns(record)} turns; {record['steps']} new tokens of sentences "
-        f"as long as those of {record['source']}, text to text. Operations are those of the system's decoding by the "
-        f"plain model's. {versions}. `{path}`"
+        f"Time / CTranslate2's in float32, medians of {_turns(record)} turns; {record['steps']} new tokens of "
+        f"sentences as long as those of {record['source']}, text to text. Operations are those of the system's "
+        f"decoding by the plain model's. {versions}. `{path}`"
     )
     return "\n\n".join([*blocks, f"{note}."])
 

@@ -38,7 +38,7 @@ from transformers import (
 
 from .._version import __version__
 from ..command import run_command
-from ..evaluation.encoding import MOST_TOKENS, longest_output, source_vocabulary, start_token_id, target_vocabulary
+from ..evaluation.encoding import MOST_TOKENS, source_vocabulary, start_token_id, target_vocabulary
 from ..files import empty_folder, whole_folder, write_whole
 from ..hub.export import export
 from ..loading import add_trust_argument, from_checkpoint
@@ -52,6 +52,7 @@ from .tokenizer_files import source_and_target
 
 try:
     import onnxruntime
+    import onnxscript  # noqa: F401  (torch.onnx imports it when it exports)
     from onnx import GraphProto, ModelProto
 
     from .onnx_files import Part, export_part, quantize, search_loop, whole, with_places, write_models
@@ -95,9 +96,12 @@ ABSENT: dict[str, tuple[Any, ...]] = {
     "constraints": (None,),
     "force_words_ids": (None,),
     "stop_strings": (None,),
+    "penalty_alpha": (None, 0, 0.0),
+    "dola_layers": (None,),
     "max_time": (None,),
     "watermarking_config": (None,),
 }
+ADAPTERS = "{} has adapters: merge them into the model first (merge_and_unload), and save that"
 # largest difference of logits, in units of their spread, between the model and what is written
 TOLERANCE = 1e-3
 # sizes of the examples that graphs are traced with: they say nothing, but have to differ
@@ -148,6 +152,8 @@ def export_onnx(
 
 def _load(source: str | Path, trust_remote_code: bool) -> Any:
     """The model in float32; a plain Marian or BART one as the capsule model that it is without any system."""
+    if (Path(source) / "adapter_config.json").is_file():
+        raise ValueError(ADAPTERS.format(source))
     config = from_checkpoint(AutoConfig, source, trust_remote_code=trust_remote_code)
     plain = {"marian": CapsuleMarianMTModel, "bart": CapsuleBartForConditionalGeneration}
     kind: Any = plain.get(config.model_type, AutoModelForSeq2SeqLM)
@@ -158,9 +164,10 @@ def _load(source: str | Path, trust_remote_code: bool) -> Any:
         )
     if getattr(config, "quantization_config", None) is not None:
         raise ValueError(f"{source} is quantised: export the model that it was made of, with --int8 if you like")
-    model = from_checkpoint(kind, source, dtype=torch.float32, trust_remote_code=trust_remote_code).eval()
+    fields: dict[str, Any] = {"aggregation": "none"} if config.model_type in plain else {}
+    model = from_checkpoint(kind, source, dtype=torch.float32, trust_remote_code=trust_remote_code, **fields).eval()
     if getattr(model, "_hf_peft_config_loaded", False):
-        raise ValueError(f"{source} has adapters: merge them into the model first (merge_and_unload), and save that")
+        raise ValueError(ADAPTERS.format(source))
     return model
 
 
@@ -178,22 +185,24 @@ def translator_settings(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBa
                 f"the model's generation config has {name}={value!r}, which an exported model does not have: "
                 f"remove it from generation_config.json, or keep translating with PyTorch"
             )
+    ends = end_token_ids(model, {})
+    if not ends:
+        raise ValueError("the model's generation config has no eos_token_id: a translation would have no end")
     suppressed = list(config.suppress_tokens or [])
     for words in config.bad_words_ids or []:
+        # as in generate(), which forbids no end in this way
+        if words in [[end] for end in ends]:
+            continue
         if len(words) != 1:
             raise ValueError(
                 f"the model's generation config forbids the sequence of tokens {words} (bad_words_ids), and an "
                 "exported model can forbid single tokens only"
             )
         suppressed += words
-    ends = end_token_ids(model, {})
-    if not ends:
-        raise ValueError("the model's generation config has no eos_token_id: a translation would have no end")
     generation = {name: getattr(config, name, None) for name in PARAMETERS}
     generation = {name: PARAMETERS[name] if value is None else value for name, value in generation.items()}
     limit = max_source_length(tokenizer, model.config)
     positions = max_positions(model.config, "decoder")
-    longest = longest_output(model, {})
     pad = model.config.pad_token_id
     return {
         "format": onnx_translator.FORMAT,
@@ -206,7 +215,7 @@ def translator_settings(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBa
         "vocab_size": target_vocabulary(model),
         "max_source_length": limit if limit < 10**9 else None,
         "max_positions": positions,
-        "longest_output": MOST_TOKENS if longest is None else longest + 1,
+        "longest_output": min(tokenizer.model_max_length, MOST_TOKENS) if positions is None else positions,
         "split_special_tokens": bool(getattr(tokenizer, "split_special_tokens", False)),
         "generation": generation,
     }
@@ -224,10 +233,13 @@ def graphs(model: Any, settings: dict[str, Any], *, int8: bool = False) -> dict[
     source: Source = (RecurrentSource if recurrent else AttentionSource)(model)
     step: Step = (RecurrentStep if recurrent else AttentionStep)(model)
     with _quiet(), torch.no_grad():
-        encoder, decoder = _encoder(source), _step(source, step)
+        try:
+            encoder, decoder = _encoder(source), _step(source, step)
+        except torch.onnx.errors.OnnxExporterError as error:
+            raise ValueError(_not_a_graph(model, error)) from error
     if int8:
-        for part in (encoder, decoder):
-            quantize(part)
+        for part, owner in ((encoder, source), (decoder, step)):
+            quantize(part, owner)
     searches = (
         greedy_search(settings["decoder_start_token_id"], settings["eos_token_ids"]),
         beam_search(settings["decoder_start_token_id"], settings["eos_token_ids"], settings["vocab_size"]),
@@ -238,6 +250,17 @@ def graphs(model: Any, settings: dict[str, Any], *, int8: bool = False) -> dict[
     for made in models.values():
         _forget_origin(made.graph)
     return models
+
+
+def _not_a_graph(model: Any, error: BaseException) -> str:
+    """One line for what the exporter says on pages; an operator from outside is the usual reason."""
+    root = error
+    while root.__cause__ is not None:
+        root = root.__cause__
+    return (
+        f"aggregation '{model.config.aggregation}' cannot become an ONNX graph, or else the rest of this"
+        f" {type(model).__name__}: {str(root).strip().splitlines()[0]}"
+    )
 
 
 def _forget_origin(graph: GraphProto) -> None:
@@ -315,11 +338,13 @@ def check(model: Any, folder: Path) -> None:
     config, settings = model.config, json.loads((folder / onnx_translator.SETTINGS).read_text(encoding="utf-8"))
     steps = min(6, settings["longest_output"])
     size = min(settings["vocab_size"], config.vocab_size)
-    limit = settings["max_source_length"] or SOURCE
-    ids = torch.randint(0, size, (BATCH, min(SOURCE, limit)), generator=generator)
+    # other sizes than those of the examples that the graphs were traced with
+    length = min(SOURCE + 2, settings["max_source_length"] or SOURCE + 2)
+    ids = torch.randint(0, size, (BATCH + 1, length), generator=generator)
     mask = torch.ones_like(ids)
-    mask[1, -2:] = 0
-    tokens = torch.randint(0, size, (BATCH * BEAMS, steps), generator=generator)
+    mask[1, length // 2 + 1 :] = 0
+    mask[2, 1:] = 0
+    tokens = torch.randint(0, size, (len(ids) * BEAMS, steps), generator=generator)
     with torch.no_grad():
         expected = model(
             input_ids=ids.repeat_interleave(BEAMS, dim=0),

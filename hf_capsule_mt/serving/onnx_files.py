@@ -27,6 +27,8 @@ BOOL, FLOAT, INT64 = TensorProto.BOOL, TensorProto.FLOAT, TensorProto.INT64
 WEIGHTS = "weights.onnx_data"
 # smaller tensors stay in the graph, where optimisers see them
 EXTERNAL_BYTES = 1024
+# of quantised weights: 2 * 255 * 64 is a number of 16 bits
+LARGEST_INT8 = 64
 # external tensors begin at a page, so that they can be mapped into memory
 ALIGNMENT = 4096
 
@@ -257,19 +259,28 @@ def _model(name, nodes, inputs, outputs, initializers, parts: Sequence[Part]) ->
     return helper.make_model(graph, opset_imports=opsets, producer_name="hf_capsule_mt", ir_version=10)
 
 
-def quantize(part: Part, keep: Sequence[str] = ()) -> int:
-    """Linear maps with constant weights, in place, as maps of 8-bit integers.
+def quantize(part: Part, owner: nn.Module) -> int:
+    """Linear maps, in place, as maps of 8-bit integers.
 
-    Weights are symmetric with a scale for every output; inputs are quantised when they come. Where a processor would
-    let sums of two products overflow (no VNNI), sessions have to be told to keep them: "session.x64quantprecision".
+    These are the nn.Linear modules but those that score within the iterations of a routing ("score" in their name).
+    Matrices that enter a formula of routing or attention as they are stay float32, and so do LSTMs.
+
+    Weights are symmetric with a scale for every output, from -64 to 64: the sums of two products of 16 bits that
+    processors without VNNI make never overflow then, and a model translates alike on all of them. Inputs are
+    quantised when they come.
 
     Args:
         part: a graph.
-        keep: parts of names of weights that stay as they are.
+        owner: the module that the graph was made of.
 
     Returns:
         How many maps there were.
     """
+    linear = {
+        _digest(module.weight.detach().numpy().T)
+        for name, module in owner.named_modules()
+        if isinstance(module, nn.Linear) and "score" not in name
+    }
     weights = {tensor.name: tensor for tensor in part.graph.initializer}
     done: dict[str, list[str]] = {}
     count = 0
@@ -278,14 +289,15 @@ def quantize(part: Part, keep: Sequence[str] = ()) -> int:
             continue
         name = node.input[1]
         attributes = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
-        if any(word in name for word in keep) or attributes.get("transA") or len(weights[name].dims) != 2:
+        if attributes.get("alpha", 1.0) != 1.0 or attributes.get("beta", 1.0) != 1.0 or attributes.get("transA"):
             continue
-        if attributes.get("alpha", 1.0) != 1.0 or attributes.get("beta", 1.0) != 1.0:
+        matrix = numpy_helper.to_array(weights[name])
+        matrix = matrix.T if attributes.get("transB") else matrix
+        if _digest(matrix) not in linear:
             continue
         key = f"{name}.{attributes.get('transB', 0)}"
         if key not in done:
-            matrix = numpy_helper.to_array(weights[name])
-            tensors = _as_int8(matrix.T if attributes.get("transB") else matrix, key)
+            tensors = _as_int8(matrix, key)
             part.graph.initializer.extend(tensors)
             done[key] = [tensor.name for tensor in tensors]
         bias = list(node.input[2:3])
@@ -305,11 +317,16 @@ def quantize(part: Part, keep: Sequence[str] = ()) -> int:
     return count
 
 
+def _digest(matrix: np.ndarray) -> tuple[tuple[int, ...], bytes]:
+    """What tells a matrix from others; the names of those that the exporter transposes say nothing."""
+    return matrix.shape, hashlib.sha256(matrix.tobytes()).digest()
+
+
 def _as_int8(matrix: np.ndarray, name: str) -> list[TensorProto]:
     """A matrix [in, out] as integers, with the scale and the zero of every output."""
-    scale = np.abs(matrix).max(axis=0) / 127
+    scale = np.abs(matrix).max(axis=0) / LARGEST_INT8
     scale[scale == 0] = 1
-    integers = np.clip(np.rint(matrix / scale), -127, 127).astype(np.int8)
+    integers = np.clip(np.rint(matrix / scale), -LARGEST_INT8, LARGEST_INT8).astype(np.int8)
     zeros = np.zeros(matrix.shape[1], np.int8)
     parts = {"int8": integers, "scale": scale.astype(np.float32), "zero": zeros}
     return [numpy_helper.from_array(np.ascontiguousarray(part), f"{name}.{kind}") for kind, part in parts.items()]

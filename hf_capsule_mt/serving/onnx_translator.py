@@ -14,6 +14,7 @@ import argparse
 import itertools
 import json
 import logging
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -111,12 +112,16 @@ class OnnxTranslator:
                     f"{path} is a link, as in the cache of the Hub, and ONNX Runtime follows none: download the"
                     " folder with snapshot_download(..., local_dir=FOLDER)"
                 )
+        path = self.folder / SETTINGS
         try:
-            self.settings: dict[str, Any] = json.loads((self.folder / SETTINGS).read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise ValueError(f"{self.folder / SETTINGS} is no JSON: {error}; copy the whole folder") from None
-        if self.settings["format"] > FORMAT:
-            raise ValueError(f"{folder} is of format {self.settings['format']}, newer than this program's: update it")
+            self.settings: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+            written = self.settings["format"]
+        except (ValueError, TypeError, KeyError) as error:
+            raise ValueError(f"{path} is damaged ({error}): copy the whole folder, or export it again") from error
+        if written > FORMAT:
+            raise ValueError(f"{folder} is of format {written}, newer than this program's: update it")
+        if threads is not None and threads < 1:
+            raise ValueError(f"threads must be at least 1, got {threads}")
         self.source_tokenizer = self._tokenizer("source")
         self.target_tokenizer = self._tokenizer("target")
         # tokens of a tokenizer, beyond those of the model, that stand for others
@@ -125,8 +130,6 @@ class OnnxTranslator:
             for side, aliases in self.settings.get("aliases", {}).items()
         }
         self._options = onnxruntime.SessionOptions()
-        # on processors whose sums of 8-bit products overflow, other instructions: the same translations everywhere
-        self._options.add_session_config_entry("session.x64quantprecision", "1")
         if threads is not None:
             self._options.intra_op_num_threads = threads
         self._open = onnxruntime.InferenceSession
@@ -157,6 +160,12 @@ class OnnxTranslator:
         Raises:
             ValueError: an argument that cannot be meant.
         """
+        several = self._generation(generation)["num_return_sequences"]
+        if several > 1:
+            raise ValueError(
+                f"translate gives one translation a sentence, got num_return_sequences={several};"
+                " use translate_nbest for several"
+            )
         nbest = self.translate_nbest(sentences, max_tokens=max_tokens, progress=progress, **generation)
         return [hypotheses[0].text for hypotheses in nbest]
 
@@ -192,7 +201,7 @@ class OnnxTranslator:
             logger.warning(f"a translation by this model cannot be as long as that: it gets max_new_tokens={most}")
         rows = [row for row, sentence in enumerate(sentences) if sentence.strip()]
         sources = self._encode([sentences[row] for row in rows])
-        prompts = self._prompts([prefixes[row] if prefixes else "" for row in rows])
+        prompts = self._prompts([prefixes[row] if prefixes else "" for row in rows], options)
         blank = [Hypothesis("", [])] * options["num_return_sequences"]
         results: list[list[Hypothesis]] = [blank] * len(sentences)
         done = len(sentences) - len(rows)
@@ -209,14 +218,22 @@ class OnnxTranslator:
         return results
 
     def _tokenizer(self, side: str) -> Tokenizer:
-        path = str(self.folder / TOKENIZERS[side])
-        try:
-            tokenizer = Tokenizer.from_file(path)
-        except Exception as error:  # of no other class
-            raise ValueError(f"cannot read {path}: {error}; copy the whole folder, or export it again") from error
+        tokenizer = self._loaded(TOKENIZERS[side], Tokenizer.from_file)
         # not in the file: whether "</s>" in a text is text
         tokenizer.encode_special_tokens = self.settings.get("split_special_tokens", False)
         return tokenizer
+
+    def _loaded(self, name: str, load: Callable[[str], Any]) -> Any:
+        """What a library makes of a file of the folder."""
+        path = self.folder / name
+        try:
+            return load(str(path))
+        # the libraries raise classes of their own
+        except Exception as error:
+            reason = str(error).splitlines()[0]
+            raise ValueError(
+                f"{path} cannot be loaded ({reason}): copy the whole folder, or export it again"
+            ) from error
 
     def _tokens(self, side: str, ids: list[int]) -> list[int]:
         """
@@ -242,15 +259,29 @@ class OnnxTranslator:
         if unknown:
             raise ValueError(f"an exported model has no generation parameter {unknown[0]}; it has {', '.join(known)}")
         options = known | {name: value for name, value in given.items() if value is not None}
-        for name in ("num_beams", "num_return_sequences", "max_new_tokens"):
-            if options[name] is not None and options[name] < 1:
-                raise ValueError(f"{name} must be at least 1, got {options[name]}")
+        for name in ("num_beams", "num_return_sequences", "max_new_tokens", "max_length"):
+            value = options[name]
+            if value is not None and value != int(value):
+                raise ValueError(f"{name} must be a whole number, got {value}")
+            if value is not None and value < 1:
+                raise ValueError(f"{name} must be at least 1, got {value}")
+        if options["early_stopping"] not in (True, False, "never"):
+            raise ValueError(f"early_stopping must be True, False or 'never', got {options['early_stopping']!r}")
+        for name in ("forced_bos_token_id", "forced_eos_token_id"):
+            tokens = np.array([] if options[name] is None else options[name])
+            if ((tokens < 0) | (tokens >= self.settings["vocab_size"])).any():
+                raise ValueError(
+                    f"{name}={options[name]} is not in the vocabulary of {self.settings['vocab_size']} tokens"
+                )
         if options["num_return_sequences"] > options["num_beams"]:
             raise ValueError(
                 f"num_return_sequences={options['num_return_sequences']} needs at least as many beams, "
                 f"got num_beams={options['num_beams']}"
             )
-        options["length_given"] = given.get("max_new_tokens") is not None
+        if given.get("max_length") is not None and given.get("max_new_tokens") is None:
+            # a length of the caller wins over the model's, whichever way the two are given
+            options["max_new_tokens"] = None
+        options["length_given"] = any(given.get(name) is not None for name in ("max_new_tokens", "max_length"))
         return options
 
     def _encode(self, sentences: Sequence[str]) -> list[list[int]]:
@@ -271,10 +302,11 @@ class OnnxTranslator:
                 encoded[row] = truncating.encode(sentences[row]).ids
         return [self._tokens("source", ids) for ids in encoded]
 
-    def _prompts(self, prefixes: Sequence[str]) -> list[list[int]]:
+    def _prompts(self, prefixes: Sequence[str], options: dict[str, Any]) -> list[list[int]]:
         """What the decoder begins with: the start token, and the tokens of a prefix that is not blank."""
-        start, first = self.settings["decoder_start_token_id"], self.settings["generation"]["forced_bos_token_id"]
-        longest = self._longest()
+        start, first = self.settings["decoder_start_token_id"], options["forced_bos_token_id"]
+        known = [self.settings["max_positions"], options["max_length"]]
+        longest = min((length for length in known if length is not None), default=None)
         prompts = []
         for prefix in prefixes:
             prompt = [start]
@@ -288,11 +320,6 @@ class OnnxTranslator:
                 )
             prompts.append(prompt)
         return prompts
-
-    def _longest(self) -> int | None:
-        """Longest decoder sequence, by the model's positions and its generation config."""
-        known = [self.settings["max_positions"], self.settings["generation"]["max_length"]]
-        return min((length for length in known if length is not None), default=None)
 
     def _search(
         self, sources: list[list[int]], prompts: list[list[int]], options: dict[str, Any]
@@ -329,16 +356,14 @@ class OnnxTranslator:
 
     def _limits(self, lengths: np.ndarray, prompt_length: int, options: dict[str, Any]) -> tuple[int, np.ndarray]:
         """Longest decoder sequence of all, and of each sentence."""
-        positions = self.settings["max_positions"]
+        positions, longest = self.settings["max_positions"], self.settings["longest_output"]
         limits = LENGTH_FACTOR * lengths + LENGTH_MARGIN
         if options["max_new_tokens"] is not None:
-            max_length = prompt_length + options["max_new_tokens"]
+            max_length = prompt_length + min(options["max_new_tokens"], max(1, longest - prompt_length))
         elif options["max_length"] is not None:
-            max_length = options["max_length"]
+            max_length = min(options["max_length"], longest)
         else:
             max_length = int(limits.max()) + 1 if positions is None else positions
-        longest = self.settings["longest_output"]
-        max_length = min(max_length, longest)
         if options["length_given"]:
             limits = np.full_like(limits, max_length)
         # a prompt that is as long as the limit is followed by one token all the same
@@ -375,13 +400,12 @@ class OnnxTranslator:
 
     def _run(self, name: str, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
         if name not in self._sessions:
-            path = str(self.folder / name)
-            try:
-                self._sessions[name] = self._open(
+            self._sessions[name] = self._loaded(
+                name,
+                lambda path: self._open(
                     path, self._options, providers=["CPUExecutionProvider"], disabled_optimizers=SLOW_FUSIONS
-                )
-            except Exception as error:  # its own have no class in common
-                raise ValueError(f"cannot load {path}: {error}; copy the whole folder, or export it again") from error
+                ),
+            )
         return self._sessions[name].run(None, feeds)
 
     def _greedy(
@@ -404,11 +428,13 @@ class OnnxTranslator:
     def _beams(self, feeds: dict[str, np.ndarray], options: dict[str, Any]) -> list[list[Hypothesis]]:
         turns, scores, codes = self._run(BEAM, feeds)
         sequences, lengths = follow(turns, codes, self.settings["vocab_size"])
+        # what has been added to a score is divided with it
+        found = scores * feeds["penalties"][lengths - 1] > WORST / 2
         results = []
         for row in range(len(codes)):
             hypotheses = []
             for beam in range(options["num_return_sequences"]):
-                if scores[row, beam] > WORST / 2:
+                if found[row, beam]:
                     tokens = sequences[row, beam, : lengths[row, beam]].tolist()
                     hypotheses.append(self._hypothesis(tokens, float(scores[row, beam])))
                 else:
@@ -419,7 +445,8 @@ class OnnxTranslator:
 
     def _hypothesis(self, tokens: list[int], score: float) -> Hypothesis:
         text = self.target_tokenizer.decode(tokens, skip_special_tokens=True)
-        return Hypothesis(text, tokens, bool(tokens) and tokens[-1] in self.settings["eos_token_ids"], score)
+        ended = score > float("-inf") and tokens[-1] in self.settings["eos_token_ids"]
+        return Hypothesis(text, tokens, ended, score)
 
 
 def follow(turns: np.ndarray, codes: np.ndarray, vocab_size: int) -> tuple[np.ndarray, np.ndarray]:
@@ -449,10 +476,9 @@ def follow(turns: np.ndarray, codes: np.ndarray, vocab_size: int) -> tuple[np.nd
     return tokens, lengths
 
 
-def main() -> None:
-    """Translates a file or standard input, one sentence a line, with the folder that this file lies in."""
-    parser = argparse.ArgumentParser(description=main.__doc__)
-    parser.add_argument("input", nargs="?", type=argparse.FileType(encoding="utf-8"), default=sys.stdin)
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="translator", description=main.__doc__)
+    parser.add_argument("input", nargs="?", help="file in UTF-8 (standard input)")
     parser.add_argument("--folder", type=Path, default=Path(__file__).parent, help="of the model (this file's)")
     parser.add_argument("--num_beams", type=int, default=5, help="beam size; 1 is greedy search (5)")
     parser.add_argument("--num_return_sequences", type=int, default=1, help="translations of each sentence (1)")
@@ -462,16 +488,44 @@ def main() -> None:
     parser.add_argument("--max_tokens", type=int, default=4096, help="tokens of a batch, beams included (4096)")
     parser.add_argument("--window", type=int, default=1000, help="lines read and written at a time (1000)")
     parser.add_argument("--threads", type=int, help="all cores by default")
-    arguments = parser.parse_args()
+    return parser.parse_args()
+
+
+def _windows(path: str | None, size: int) -> Iterator[list[str]]:
+    """The lines of a file or of standard input, so many at a time."""
+    if size < 1:
+        raise ValueError(f"window must be at least 1, got {size}")
+    with open(0 if path is None else path, encoding="utf-8", newline="\n", closefd=path is not None) as lines:
+        try:
+            while window := [line.rstrip("\r\n") for line in itertools.islice(lines, size)]:
+                yield window
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{path or 'standard input'} is not UTF-8: {error}") from error
+
+
+def _write(arguments: argparse.Namespace) -> None:
+    """Translations to standard output, line by line."""
     names = ("num_beams", "num_return_sequences", "length_penalty", "max_new_tokens", "max_tokens")
     options = {name: getattr(arguments, name) for name in names}
+    translator = OnnxTranslator(arguments.folder, arguments.threads)
+    for window in _windows(arguments.input, arguments.window):
+        for hypotheses in translator.translate_nbest(window, **options):
+            for hypothesis in hypotheses:
+                score = f"{hypothesis.score:.6f}\t" if arguments.scores else ""
+                sys.stdout.buffer.write(f"{score}{hypothesis.text}\n".encode())
+        sys.stdout.buffer.flush()
+
+
+def main() -> None:
+    """Translates a file or standard input, one sentence a line, with the folder that this file lies in."""
+    arguments = _arguments()
     try:
-        translator = OnnxTranslator(arguments.folder, arguments.threads)
-        while window := [line.rstrip("\r\n") for line in itertools.islice(arguments.input, arguments.window)]:
-            for hypotheses in translator.translate_nbest(window, **options):
-                for hypothesis in hypotheses:
-                    score = f"{hypothesis.score:.6f}\t" if arguments.scores else ""
-                    print(score + hypothesis.text, flush=False)
+        _write(arguments)
+    except BrokenPipeError:
+        # whoever read has read enough; the interpreter would complain when it flushes
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:
+        sys.exit(f"translator: error: {error.filename or arguments.input}: {error.strerror}")
     except ValueError as error:
         sys.exit(f"translator: error: {error}")
 
