@@ -8,12 +8,17 @@ import random
 
 import pytest
 import sentencepiece
+import torch
 from tokenizers import ByteLevelBPETokenizer
-from transformers import BartTokenizerFast, MarianTokenizer, PreTrainedTokenizerFast
+from transformers import BartTokenizerFast, MarianMTModel, MarianTokenizer, PreTrainedTokenizerFast
 
 from hf_capsule_mt.data.grammar import generate_corpus
 from hf_capsule_mt.data.tokenizer import train_tokenizer
+from hf_capsule_mt.evaluation.translate import translate_nbest
+from hf_capsule_mt.serving.export import export_onnx
+from hf_capsule_mt.serving.onnx_translator import OnnxTranslator
 from hf_capsule_mt.serving.tokenizer_files import Side, source_and_target
+from tiny_models import plain_config
 from tiny_translation import tiny_tokenizer
 
 # sacremoses normalises punctuation in MarianTokenizer; without it the tokenizer only warns
@@ -155,6 +160,35 @@ def test_random_words_of_a_marian_tokenizer(tmp_path):
     generator = random.Random(2)
     texts = ["".join(generator.choices("aaeeinrst ThZßé7Ω.,", k=30)) for _ in range(500)]
     assert encode(source, tokenizer, texts, True) == tokenizer(texts)["input_ids"]
+
+
+@pytest.mark.slow
+def test_an_exported_opus_model_translates_as_pytorch_does(tmp_path):
+    """Pieces that the vocabulary does not have, codes and separate vocabularies go through the translator."""
+    tokenizer = marian_tokenizer(tmp_path, separate=True)
+    source, target = len(tokenizer.encoder), len(tokenizer.target_encoder)
+    torch.manual_seed(2)
+    config = plain_config(
+        vocab_size=source,
+        decoder_vocab_size=target,
+        share_encoder_decoder_embeddings=False,
+        tie_word_embeddings=False,
+        pad_token_id=tokenizer.pad_token_id,
+        decoder_start_token_id=target - 1,
+        eos_token_id=0,
+    )
+    model = MarianMTModel(config).eval()
+    # never <pad>, as in OPUS-MT's, which forbid it
+    model.final_logits_bias[0, -1] = -1e4
+    for part in (model, tokenizer):
+        part.save_pretrained(tmp_path / "opus")
+    translator = OnnxTranslator(export_onnx(tmp_path / "opus", tmp_path / "exported"), threads=1)
+    prefixes = ["", *(["Der Hund Ж"] * (len(TEXTS) - 1))]
+    expected = translate_nbest(model, tokenizer, TEXTS, prefixes=prefixes, num_beams=2)
+    found = translator.translate_nbest(TEXTS, prefixes=prefixes, num_beams=2)
+    for text, (ours,), (theirs,) in zip(TEXTS, found, expected, strict=True):
+        assert (ours.tokens, ours.text) == (theirs.tokens, theirs.text), text
+    assert any(hypothesis.text for (hypothesis,) in found)
 
 
 @pytest.mark.parametrize(
