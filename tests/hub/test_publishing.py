@@ -127,7 +127,7 @@ def test_published_for_onnx_runtime_too(finished_run, values_file, hub, tmp_path
     monkeypatch.setattr(publishing, "_run_clean", only_onnx(publishing._run_clean))
     (folder / "onnx" / "target_tokenizer.json").write_bytes(b"{}")
     with pytest.raises(
-        ValueError, match=r"a process without this package cannot load and use .*onnx: ValueError: cann"
+        ValueError, match=r"a process without this package cannot load and use .*onnx: ValueError: .* cannot be"
     ):
         check(folder, SOURCES[:2])
     tokenizer = json.loads((tmp_path / "out" / "onnx" / "target_tokenizer.json").read_text(encoding="utf-8"))

@@ -10,6 +10,7 @@ import pytest
 from exported import sentences
 
 from hf_capsule_mt.serving import onnx_translator
+from hf_capsule_mt.serving.onnx_files import WEIGHTS
 from hf_capsule_mt.serving.onnx_translator import FORMAT, SETTINGS, OnnxTranslator
 
 # runs a program in an interpreter where these cannot be imported
@@ -144,7 +145,7 @@ def test_wrong_folders(tmp_path, exported):
 
 
 def test_a_folder_that_is_not_whole(exported):
-    (exported / "weights.bin").unlink()
+    (exported / WEIGHTS).unlink()
     with pytest.raises(ValueError, match=r"beam_search\.onnx cannot be loaded"):
         OnnxTranslator(exported).translate(["w3"], num_beams=2)
     (exported / "target_tokenizer.json").unlink()
