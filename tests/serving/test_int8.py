@@ -12,7 +12,7 @@ from onnx import numpy_helper
 from hf_capsule_mt.__main__ import main
 from hf_capsule_mt.serving.export import ENCODER, STEP
 from hf_capsule_mt.serving.graphs import AttentionSource, AttentionStep, RecurrentSource, RecurrentStep
-from hf_capsule_mt.serving.onnx_files import Part, quantize
+from hf_capsule_mt.serving.onnx_files import LARGEST_INT8, Part, quantize
 from hf_capsule_mt.serving.onnx_translator import OnnxTranslator
 from tiny_translation import SOURCES, TARGETS, tiny_model, tiny_tokenizer
 
@@ -91,7 +91,7 @@ def test_routing_and_attention_stay_float32(system):
             if node.op_type == INT8:
                 integers, scales, zeros = (tensors[value] for value in node.input[1:4])
                 assert integers.dtype == np.int8 and integers.ndim == 2
-                assert np.abs(integers.astype(int)).max() == 127 and not zeros.any()
+                assert np.abs(integers.astype(int)).max() == LARGEST_INT8 and not zeros.any()
                 assert scales.dtype == np.float32 and scales.shape == (integers.shape[1],)
             elif node.op_type == "MatMul" and node.input[1] in tensors:
                 left = tensors[node.input[1]]
