@@ -201,9 +201,9 @@ def test_folders_are_told_apart(checkpoint, exported, text, tmp_path, capsysbina
     weights.unlink()
     assert "copy the whole folder, or export it again" in message("translate", published / "onnx", text, *onnx)
     (published / "onnx" / "target_tokenizer.json").write_text("{}")
-    assert "cannot read " in message("translate", published / "onnx", text, *onnx)
+    assert "cannot be loaded" in message("translate", published / "onnx", text, *onnx)
     (published / "onnx" / "translator.json").write_text("{")
-    assert "translator.json is no JSON" in message("translate", published / "onnx", text, *onnx)
+    assert "translator.json is damaged" in message("translate", published / "onnx", text, *onnx)
     (published / "onnx" / "beam_search.onnx").unlink()
     assert "has no beam_search.onnx: copy the whole" in message("translate", published / "onnx", text, *onnx)
 
