@@ -103,6 +103,9 @@ class OnnxTranslator:
         # only now: whoever translates with PyTorch has the classes of this file too, and may lack it
         import onnxruntime
 
+        for name in (GREEDY, BEAM, *TOKENIZERS.values()):
+            if not (self.folder / name).is_file():
+                raise ValueError(f"{folder} has no {name}: copy the whole folder, or export the model again")
         for path in self.folder.glob("*.onnx_data"):
             if path.is_symlink():
                 raise ValueError(
@@ -227,7 +230,7 @@ class OnnxTranslator:
             return load(str(path))
         # the libraries raise classes of their own
         except Exception as error:
-            reason = str(error).splitlines()[0] if path.is_file() else "there is no such file"
+            reason = str(error).splitlines()[0]
             raise ValueError(
                 f"{path} cannot be loaded ({reason}): copy the whole folder, or export it again"
             ) from error
@@ -244,8 +247,8 @@ class OnnxTranslator:
         size = self.settings["vocab_size" if side == "target" else "source_vocab_size"]
         if ids and max(ids) >= size:
             raise ValueError(
-                f"the tokenizer does not fit the model: it gives the token {max(ids)} of the {side}, where the model's"
-                f" tokens end with {size - 1}; export the model with the tokenizer that it was trained with"
+                f"the {side} tokenizer does not fit the model: it gives a text the token {max(ids)}, and the model's "
+                f"tokens end with {size - 1}; export the model with the tokenizer that it was trained with"
             )
         return ids
 

@@ -199,11 +199,13 @@ def test_folders_are_told_apart(checkpoint, exported, text, tmp_path, capsysbina
     weights.symlink_to(Path(exported) / "weights.onnx_data")
     assert "is a link, as in the cache of the Hub, and" in message("translate", published / "onnx", text, *onnx)
     weights.unlink()
-    assert "beam_search.onnx cannot be loaded (" in message("translate", published / "onnx", text, *onnx)
+    assert "copy the whole folder, or export it again" in message("translate", published / "onnx", text, *onnx)
     (published / "onnx" / "target_tokenizer.json").write_text("{}")
-    assert "target_tokenizer.json cannot be loaded (" in message("translate", published / "onnx", text, *onnx)
+    assert "cannot be loaded" in message("translate", published / "onnx", text, *onnx)
     (published / "onnx" / "translator.json").write_text("{")
-    assert "translator.json is damaged (" in message("translate", published / "onnx", text, *onnx)
+    assert "translator.json is damaged" in message("translate", published / "onnx", text, *onnx)
+    (published / "onnx" / "beam_search.onnx").unlink()
+    assert "has no beam_search.onnx: copy the whole" in message("translate", published / "onnx", text, *onnx)
 
 
 def test_without_onnxruntime(exported, text, capsysbinary, monkeypatch):
@@ -216,6 +218,14 @@ def test_a_length_that_no_translation_can_have(checkpoint, exported, text, capsy
     assert_alike(capsysbinary, checkpoint, exported, text, "--max_new_tokens", 400)
     said = [record.message for record in caplog.records if "cannot be as long as that" in record.message]
     assert len(said) == 2 and said[0] == said[1]
+
+
+def test_a_tokenizer_of_another_model(exported, tmp_path):
+    folder = shutil.copytree(exported, tmp_path / "changed")
+    settings = json.loads((folder / "translator.json").read_text())
+    (folder / "translator.json").write_text(json.dumps({**settings, "source_vocab_size": 20}))
+    with pytest.raises(ValueError, match="the source tokenizer does not fit the model: it gives a text the token"):
+        OnnxTranslator(folder).translate(SOURCES)
 
 
 def test_many_threads_share_a_translator(exported):
