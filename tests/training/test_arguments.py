@@ -30,10 +30,13 @@ BASES = [
     *(f"multi30k/base{kind}" for kind in ("", "_continued", "_guided", "_recurrent")),
 ]
 RECIPES = [name for name in recipe_names() if Path(name).name != "distill"]
+# runs of studies have what their study adds to a recipe
 RECORDED = [
     path
     for path in sorted(RECORDS.rglob("*.json"))
-    if re.search('^  "recipe": ', path.read_text(encoding="utf-8"), re.M) and path.stem != "distilled"
+    if RECORDS / "runs" not in path.parents
+    and re.search('^  "recipe": ', path.read_text(encoding="utf-8"), re.M)
+    and path.stem != "distilled"
 ]
 MINIMAL = {"output_dir": "out", "source_lang": "en", "target_lang": "de", "train_file": "train"}
 
