@@ -11,6 +11,8 @@ model's.
 """
 
 import argparse
+import json
+import subprocess
 import sys
 import tempfile
 import time
@@ -29,7 +31,6 @@ import registry
 from hf_capsule_mt.analysis.efficiency import count_operations
 from hf_capsule_mt.evaluation.translate import translate
 from hf_capsule_mt.serving.export import export_onnx
-from hf_capsule_mt.serving.onnx_translator import OnnxTranslator
 from timing import environment, ratios, rotated, write_record
 
 SIZES = {name: registry.SIZES[name] for name in ("tiny", "yardstick")}
@@ -40,8 +41,9 @@ REFERENCE = "CTranslate2"
 IN_PYTORCH = ("marian", "em_routing", "guided_routing")
 ENGINES = ("onnx", "onnx int8", "pytorch")
 PYTORCH_TURNS = 3
+PAUSE = 0.3
 
-Translator = Callable[[], object]
+Translator = Callable[[], float]
 
 
 class Case(argparse.Namespace):
@@ -71,42 +73,20 @@ def sentences_like(source: Path, count: int, vocab_size: int) -> list[str]:
     return [" ".join(f"w{word}" for word in row) for row in rows]
 
 
-def reference(folder: Path, tokenizer: Any, sentences: list[str], steps: int, case: Case, kind: str) -> Translator:
-    """CTranslate2 with the plain model."""
-    translator = ctranslate2.Translator(str(folder), compute_type=kind, inter_threads=1, intra_threads=case.threads)
-
-    def run() -> list[str]:
-        texts = []
-        for start in range(0, len(sentences), case.batch):
-            ids = tokenizer(sentences[start : start + case.batch])["input_ids"]
-            results = translator.translate_batch(
-                [tokenizer.convert_ids_to_tokens(row) for row in ids],
-                beam_size=case.beams,
-                max_decoding_length=steps,
-                min_decoding_length=steps,
-            )
-            found = [tokenizer.convert_tokens_to_ids(result.hypotheses[0]) for result in results]
-            texts += tokenizer.batch_decode(found, skip_special_tokens=True)
-        return texts
-
-    return run
+def worker(engine: str, folder: Path, tokenizer: Path) -> subprocess.Popen[str]:
+    """A process with one engine, which waits for tasks."""
+    program = [sys.executable, str(Path(__file__).with_name("serving_worker.py")), engine, str(folder), str(tokenizer)]
+    return subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
-def exported(folder: Path, sentences: list[str], steps: int, case: Case) -> Translator:
-    """An exported model."""
-    translator = OnnxTranslator(folder, case.threads)
+def by_worker(process: subprocess.Popen[str], sentences: list[str], steps: int, case: Case) -> Translator:
+    """Gives a task to a worker, and returns the seconds that it took."""
+    task = json.dumps({"sentences": sentences, "steps": steps, **vars(case)}) + "\n"
 
-    def run() -> list[str]:
-        texts = []
-        for start in range(0, len(sentences), case.batch):
-            texts += translator.translate(
-                sentences[start : start + case.batch],
-                num_beams=case.beams,
-                max_new_tokens=steps,
-                min_new_tokens=steps,
-                max_tokens=10**7,
-            )
-        return texts
+    def run() -> float:
+        process.stdin.write(task)
+        process.stdin.flush()
+        return float(process.stdout.readline())
 
     return run
 
@@ -114,11 +94,11 @@ def exported(folder: Path, sentences: list[str], steps: int, case: Case) -> Tran
 def in_pytorch(model: Any, tokenizer: Any, sentences: list[str], steps: int, case: Case) -> Translator:
     """generate()."""
 
-    def run() -> list[str]:
+    def run() -> float:
         torch.set_num_threads(case.threads)
-        texts = []
+        begin = time.perf_counter()
         for start in range(0, len(sentences), case.batch):
-            texts += translate(
+            translate(
                 model,
                 tokenizer,
                 sentences[start : start + case.batch],
@@ -128,7 +108,7 @@ def in_pytorch(model: Any, tokenizer: Any, sentences: list[str], steps: int, cas
                 max_tokens=10**7,
                 do_sample=False,
             )
-        return texts
+        return time.perf_counter() - begin
 
     return run
 
@@ -140,10 +120,11 @@ def measure(translators: dict[str, Translator], rounds: int, title: str) -> dict
         for name in rotated(list(translators), done):
             if name.startswith("pytorch") and done > PYTORCH_TURNS:
                 continue
-            start = time.perf_counter()
-            translators[name]()
+            seconds = translators[name]()
+            # threads that wait for more work keep a core busy for a while
+            time.sleep(PAUSE)
             if done:
-                times[name].append(time.perf_counter() - start)
+                times[name].append(seconds)
         print(f"\r{title}: turn {done} of {rounds}", end="", file=sys.stderr, flush=True)
     print(file=sys.stderr)
     base = times[REFERENCE]
@@ -223,6 +204,12 @@ def main() -> None:
         lengths = tuple(len(sentence.split()) + 1 for sentence in sentences)
         operations = decoding_operations(models, registry.Setting(size, lengths))
         models["marian"] = registry.build("marian", registry.Setting(size, (LENGTH,))).eval()
+        kinds = {REFERENCE: "float32", f"{REFERENCE}, int8": "int8"}
+        folders = {name: (kind, folder / "converted") for name, kind in kinds.items()}
+        for engine in (name for name in options.engines if name.startswith("onnx")):
+            folders |= {f"{engine} {system}": ("onnx", folder / f"{engine} {system}") for system in systems}
+        path = folder / "marian" / "tokenizer.json"
+        workers = {name: worker(kind, place, path) for name, (kind, place) in folders.items()}
         results: dict[str, Any] = {}
         record = {
             "size": {"name": options.size, **size._asdict()},
@@ -243,18 +230,8 @@ def main() -> None:
                     case = Case(threads=threads, beams=beams, batch=batch)
                     texts = [median] * 4 if batch == 1 else sentences
                     translators = {
-                        REFERENCE: reference(folder / "converted", tokenizer, texts, options.steps, case, "float32"),
-                        f"{REFERENCE}, int8": reference(
-                            folder / "converted", tokenizer, texts, options.steps, case, "int8"
-                        ),
+                        name: by_worker(process, texts, options.steps, case) for name, process in workers.items()
                     }
-                    for engine in options.engines:
-                        if engine == "pytorch":
-                            continue
-                        for system in systems:
-                            translators[f"{engine} {system}"] = exported(
-                                folder / f"{engine} {system}", texts, options.steps, case
-                            )
                     if "pytorch" in options.engines:
                         for system in (name for name in IN_PYTORCH if name in models):
                             translators[f"pytorch {system}"] = in_pytorch(
@@ -264,6 +241,8 @@ def main() -> None:
                     # after every case: a kill loses at most one
                     if options.output:
                         write_record(options.output, record)
+        for process in workers.values():
+            process.communicate()
     print(table(record))
     print({name: {job: round(ratio, 3) for job, ratio in row.items()} for name, row in operations.items()})
 
