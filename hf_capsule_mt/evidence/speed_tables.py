@@ -229,15 +229,17 @@ def serving_table(records: list[Record | None]) -> str:
     versions = ", ".join(f"{name} {record['environment'][name]}" for name in ("ctranslate2", "onnxruntime", "torch"))
     path = shown_path(f"speed/serving_{record['size']['name']}.json")
     note = (
-        f"Time / CTranslate2's in float32, medians of {_turns(record)} turns; {record['steps']} new tokens of "
+        f"Time / CTranslate2's in float32, medians of {_turns(found)} turns; {record['steps']} new tokens of "
         f"sentences as long as those of {record['source']}, text to text. Operations are those of the system's "
         f"decoding by the plain model's. {versions}. `{path}`"
     )
     return "\n\n".join([*blocks, f"{note}."])
 
 
-def _turns(record: Record) -> int:
-    return next(iter(next(iter(record["results"].values())).values()))["turns"]
+def _turns(records: list[Record]) -> str:
+    """The fewest and the most turns of a case."""
+    turns = {row["turns"] for record in records for rows in record["results"].values() for row in rows.values()}
+    return f"{min(turns)} to {max(turns)}" if len(turns) > 1 else str(*turns)
 
 
 def _served(name: str, engine: str, system: str, operations: dict[str, dict[str, float]]) -> list[str]:
