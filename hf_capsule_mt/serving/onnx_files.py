@@ -39,16 +39,6 @@ class Part(NamedTuple):
     graph: GraphProto
     opsets: list[onnx.OperatorSetIdProto]
 
-    @property
-    def inputs(self) -> list[str]:
-        """Names of the inputs."""
-        return [value.name for value in self.graph.input]
-
-    @property
-    def outputs(self) -> list[str]:
-        """Names of the outputs."""
-        return [value.name for value in self.graph.output]
-
 
 class _Flat(nn.Module):
     """A function of tensors as a module whose parameters are those of another."""

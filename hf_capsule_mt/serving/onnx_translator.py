@@ -134,7 +134,6 @@ class OnnxTranslator:
             self._options.intra_op_num_threads = threads
         self._open = onnxruntime.InferenceSession
         self._sessions: dict[str, onnxruntime.InferenceSession] = {}
-        self._rules: dict[tuple[int, ...], np.ndarray] = {}
 
     def translate(
         self,
@@ -451,7 +450,7 @@ class OnnxTranslator:
 
 def follow(turns: np.ndarray, codes: np.ndarray, vocab_size: int) -> tuple[np.ndarray, np.ndarray]:
     """
-    The tokens of hypotheses that are known by their codes: t * K * V + k * V + token, see `search.BeamTurn`.
+    The tokens of hypotheses that are known by their codes: t * K * V + k * V + token, see the module `search`.
 
     Args:
         turns: codes of the running beams after every turn, [T, B, K].
