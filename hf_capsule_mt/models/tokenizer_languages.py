@@ -1,0 +1,187 @@
+"""The languages of multilingual tokenizers: M2M100, NLLB, mBART and mBART-50.
+
+Their tokenizers mark source and target text with a token of its language. What a model has to write first, or to begin
+with, is said here and nowhere else:
+
+    NLLB, M2M100, mBART-50    target text is `language ... </s>`; generation is forced to begin with the language
+                              (`forced_bos_token_id`), behind the start token of the model's config
+    mBART                     target text is `... </s> language`, which the model turns round; generation starts with
+                              the language (`decoder_start_token_id`)
+    NLLB, legacy_behaviour    generation as NLLB; its target text is `... </s> language`, which is an error of old
+                              versions of transformers and no text to train on
+
+Needs the standard library and transformers only, as it travels to the Hub beside the pipeline.
+"""
+
+import difflib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from transformers import PreTrainedTokenizerBase
+
+# special tokens that are no languages
+NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+MOST_MATCHES = 3
+
+
+class LanguagePair(NamedTuple):
+    """The codes of a source and a target language."""
+
+    source: str
+    target: str
+
+    def __str__(self) -> str:
+        return f"{self.source}-{self.target}"
+
+
+def is_multilingual(tokenizer: PreTrainedTokenizerBase) -> bool:
+    """Whether a tokenizer has to be told its languages."""
+    return hasattr(tokenizer, "_build_translation_inputs")
+
+
+def language_codes(tokenizer: PreTrainedTokenizerBase) -> list[str]:
+    """The codes of a multilingual tokenizer, languages that were added to it included; empty for any other."""
+    if not is_multilingual(tokenizer):
+        return []
+    # M2M100 spells the token of "en" as "__en__"
+    known = getattr(tokenizer, "lang_code_to_token", None)
+    if known is None:
+        named = {getattr(tokenizer, name, None) for name in NAMED_TOKENS}
+        known = [token for token in tokenizer.all_special_tokens if token not in named]
+    return sorted(known)
+
+
+def language_id(tokenizer: PreTrainedTokenizerBase, code: str) -> int:
+    """The id of the token that stands for a language, which the tokenizer has to know."""
+    tokens = getattr(tokenizer, "lang_code_to_token", {})
+    return tokenizer.convert_tokens_to_ids(tokens.get(code, code))
+
+
+def check_language(tokenizer: PreTrainedTokenizerBase, code: str) -> None:
+    """
+    Check that a multilingual tokenizer has a language.
+
+    Raises:
+        ValueError: it has not; names the nearest codes.
+    """
+    codes = language_codes(tokenizer)
+    if code in codes:
+        return
+    near = _nearest(code, codes)
+    advice = f"did you mean {' or '.join(near)}?" if near else f"it has such as {', '.join(codes[:MOST_MATCHES])}"
+    raise ValueError(f"{code!r} is none of the {len(codes)} languages of {type(tokenizer).__name__}; {advice}")
+
+
+def _nearest(code: str, codes: Sequence[str]) -> list[str]:
+    wanted = code.lower().replace("-", "_")
+    begin = [known for known in codes if known.lower().startswith(wanted)] if wanted else []
+    # "de_DE" where a tokenizer has "de"
+    begin += [known for known in codes if known not in begin and wanted.split("_")[0] == known.lower().split("_")[0]]
+    return (begin or difflib.get_close_matches(code, codes, n=MOST_MATCHES))[:MOST_MATCHES]
+
+
+def saved_languages(tokenizer: PreTrainedTokenizerBase) -> LanguagePair | None:
+    """The pair that was saved with a multilingual tokenizer or set on it; None if it has no target language."""
+    target = getattr(tokenizer, "tgt_lang", None) if is_multilingual(tokenizer) else None
+    return None if target is None else LanguagePair(tokenizer.src_lang, target)
+
+
+def choose_languages(
+    tokenizer: PreTrainedTokenizerBase,
+    source: str | None,
+    target: str | None,
+    saved: LanguagePair | None = None,
+) -> LanguagePair | None:
+    """
+    The languages to translate with.
+
+    Args:
+        source, target: codes as far as they are given.
+        saved: for what is not given.
+
+    Returns:
+        The pair; None for a tokenizer that is not multilingual.
+
+    Raises:
+        ValueError: languages for a tokenizer of one pair, none for a multilingual one, or one that it does not have.
+    """
+    given = [code for code in (source, target) if code is not None]
+    if not is_multilingual(tokenizer):
+        if given:
+            raise ValueError(f"the model is one of a single pair of languages: leave out {' and '.join(given)}")
+        return None
+    if saved is not None:
+        source, target = source or saved.source, target or saved.target
+    if source is None or target is None:
+        raise ValueError(
+            f"the model is multilingual: give the codes of both languages, source and target, as {_example(tokenizer)}"
+        )
+    for code in (source, target):
+        check_language(tokenizer, code)
+    return LanguagePair(source, target)
+
+
+def _example(tokenizer: PreTrainedTokenizerBase) -> str:
+    codes = [next(iter(_nearest(name, language_codes(tokenizer))), name) for name in ("en", "de")]
+    return f"{codes[0]} and {codes[1]} of its {len(language_codes(tokenizer))} languages"
+
+
+def set_languages(tokenizer: PreTrainedTokenizerBase, pair: LanguagePair | None) -> dict[str, int]:
+    """
+    Set the languages of a tokenizer, for source and for target text (`text_target`).
+
+    Args:
+        pair: codes that the tokenizer has (see `choose_languages`), or None for a tokenizer of one pair.
+
+    Returns:
+        What `generate` needs to write the target language, see above.
+    """
+    if pair is None:
+        return {}
+    # the setter of the source language also puts the tokenizer into the mode of source text
+    tokenizer.tgt_lang = pair.target
+    tokenizer.src_lang = pair.source
+    return generation_languages(tokenizer, pair)
+
+
+def generation_languages(tokenizer: PreTrainedTokenizerBase, pair: LanguagePair) -> dict[str, int]:
+    """What `generate` needs to write the target language of a pair, by the names of its parameters."""
+    name = "decoder_start_token_id" if ends_with_language(tokenizer) else "forced_bos_token_id"
+    return {name: language_id(tokenizer, pair.target)}
+
+
+def ends_with_language(tokenizer: PreTrainedTokenizerBase) -> bool:
+    """Whether text ends with its language behind the end of the sentence, as that of mBART does."""
+    return _language_is_last(tokenizer) and not getattr(tokenizer, "legacy_behaviour", False)
+
+
+def _language_is_last(tokenizer: PreTrainedTokenizerBase) -> bool:
+    return is_multilingual(tokenizer) and len(getattr(tokenizer, "suffix_tokens", ())) == 2
+
+
+def check_target_text(tokenizer: PreTrainedTokenizerBase) -> None:
+    """
+    Check that what a tokenizer makes of target text is what its model writes.
+
+    Raises:
+        ValueError: it is an NLLB tokenizer with the `legacy_behaviour` of old versions.
+    """
+    if _language_is_last(tokenizer) and not ends_with_language(tokenizer):
+        raise ValueError(
+            f"the {type(tokenizer).__name__} has legacy_behaviour, which puts the language of target text in the "
+            "wrong place: set it to false in tokenizer_config.json"
+        )
+
+
+@contextmanager
+def languages_of(tokenizer: PreTrainedTokenizerBase, pair: LanguagePair | None) -> Iterator[dict[str, Any]]:
+    """Within it, the languages of a tokenizer are those of a pair; gives what `set_languages` returns."""
+    if pair is None:
+        yield {}
+        return
+    kept = (tokenizer.src_lang, tokenizer.tgt_lang)
+    try:
+        yield set_languages(tokenizer, pair)
+    finally:
+        tokenizer.src_lang, tokenizer.tgt_lang = kept
