@@ -14,7 +14,9 @@ from types import ModuleType
 
 CONFIGS = {
     "capsule-bart": "CapsuleBartConfig",
+    "capsule-m2m100": "CapsuleM2M100Config",
     "capsule-marian": "CapsuleMarianConfig",
+    "capsule-mbart": "CapsuleMBartConfig",
     "capsule-rnn": "CapsuleRNNConfig",
 }
 AUTO_CONFIG = "transformers.models.auto.configuration_auto"

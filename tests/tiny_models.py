@@ -1,13 +1,17 @@
 """Tiny models and batches; sizes are different primes wherever they may be."""
 
 import torch
-from transformers import BartConfig, MarianConfig, PreTrainedModel
+from transformers import BartConfig, M2M100Config, MarianConfig, MBartConfig, PreTrainedModel
 
 from hf_capsule_mt import (
     CapsuleBartConfig,
     CapsuleBartForConditionalGeneration,
+    CapsuleM2M100Config,
+    CapsuleM2M100ForConditionalGeneration,
     CapsuleMarianConfig,
     CapsuleMarianMTModel,
+    CapsuleMBartConfig,
+    CapsuleMBartForConditionalGeneration,
     CapsuleRNNConfig,
     CapsuleRNNForConditionalGeneration,
 )
@@ -36,6 +40,9 @@ SIZES = dict(
 
 # pretrained BART starts the decoder with the end of the sentence
 BART_SIZES = SIZES | dict(decoder_start_token_id=EOS, bos_token_id=2)
+# so do M2M100 and mBART, whose positions and labels need it
+M2M100_SIZES = {name: value for name, value in BART_SIZES.items() if name != "forced_eos_token_id"}
+MBART_SIZES = BART_SIZES
 
 RNN_SIZES = dict(
     vocab_size=VOCAB,
@@ -71,6 +78,14 @@ def plain_bart_config(**overrides) -> BartConfig:
     return BartConfig(**(_plain(BART_SIZES) | overrides))
 
 
+def plain_m2m100_config(**overrides) -> M2M100Config:
+    return M2M100Config(**(_plain(M2M100_SIZES) | {"encoder_layerdrop": 0.0, "decoder_layerdrop": 0.0} | overrides))
+
+
+def plain_mbart_config(**overrides) -> MBartConfig:
+    return MBartConfig(**(_plain(MBART_SIZES) | overrides))
+
+
 def _plain(sizes: dict) -> dict:
     return {name: value for name, value in sizes.items() if not name.startswith("guided_")}
 
@@ -103,6 +118,26 @@ def bart_model(seed: int = 0, **overrides) -> CapsuleBartForConditionalGeneratio
     """A tiny capsule BART in eval mode whose aggregates contribute."""
     torch.manual_seed(seed)
     return open_gates(CapsuleBartForConditionalGeneration(bart_config(**overrides))).eval()
+
+
+def m2m100_config(**overrides) -> CapsuleM2M100Config:
+    return CapsuleM2M100Config(**(M2M100_SIZES | overrides))
+
+
+def m2m100_model(seed: int = 0, **overrides) -> CapsuleM2M100ForConditionalGeneration:
+    """A tiny capsule M2M100 in eval mode whose aggregates contribute."""
+    torch.manual_seed(seed)
+    return open_gates(CapsuleM2M100ForConditionalGeneration(m2m100_config(**overrides))).eval()
+
+
+def mbart_config(**overrides) -> CapsuleMBartConfig:
+    return CapsuleMBartConfig(**(MBART_SIZES | overrides))
+
+
+def mbart_model(seed: int = 0, **overrides) -> CapsuleMBartForConditionalGeneration:
+    """A tiny capsule mBART in eval mode whose aggregates contribute."""
+    torch.manual_seed(seed)
+    return open_gates(CapsuleMBartForConditionalGeneration(mbart_config(**overrides))).eval()
 
 
 def rnn_config(**overrides) -> CapsuleRNNConfig:

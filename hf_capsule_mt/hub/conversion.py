@@ -5,10 +5,11 @@ Plain checkpoints become capsule checkpoints, and back.
     hf-capsule-mt convert my-model my-model-guided --guided_routing routing --bow_loss_weight 1
     hf-capsule-mt convert my-model plain-model --plain
 
-SOURCE is a directory or a name on the Hub: a plain Marian or BART checkpoint, or a capsule checkpoint that gets other
-systems. Until it is trained, the result translates exactly like its source, unless --aggregation_init paper is given.
-With --plain, a model without aggregation and guided routing is saved as the plain model that it is, which transformers
-loads without this package. Tokenizer, generation config and special tokens come along.
+SOURCE is a directory or a name on the Hub: a plain Marian, BART, M2M100 (NLLB) or mBART checkpoint, or a capsule
+checkpoint that gets other systems. Until it is trained, the result translates exactly like its source, unless
+--aggregation_init paper is given. With --plain, a model without aggregation and guided routing is saved as the plain
+model that it is, which transformers loads without this package. Tokenizer, generation config and special tokens come
+along.
 """
 
 from __future__ import annotations
@@ -35,10 +36,13 @@ from ..loading import add_trust_argument, from_checkpoint
 from ..models.capsule_configuration import (
     AGGREGATION_INITS,
     CAPSULE_INPUTS,
+    FOLLOW_D_MODEL,
     GUIDED_ROUTINGS,
+    LAYER_NORMALIZATIONS,
     LINEAR_INPUTS,
     CapsuleConfigMixin,
     capsule_field_types,
+    refuse_experts,
 )
 from ..models.capsule_operators import known_aggregations
 from ..models.configuration_capsule_marian import CapsuleMarianConfig
@@ -47,8 +51,13 @@ PROGRAM = "hf-capsule-mt convert"
 CHOICES = {
     "capsule_inputs": CAPSULE_INPUTS,
     "linear_inputs": LINEAR_INPUTS,
+    "layer_normalization": LAYER_NORMALIZATIONS,
     "aggregation_init": AGGREGATION_INITS,
     "guided_routing": GUIDED_ROUTINGS,
+}
+# where it is not the same for every model
+DEFAULTS = dict.fromkeys(FOLLOW_D_MODEL, "d_model") | {
+    "layer_normalization": f"{LAYER_NORMALIZATIONS[0]} for M2M100 and mBART"
 }
 # in the names of the parameters that conversion adds
 NEW_PARAMETERS = ("aggregation.", "guided_")
@@ -134,6 +143,7 @@ def to_plain(
 
 def _capsule_family(config: PreTrainedConfig, source: str | Path) -> type[Any]:
     """The capsule configuration that can start from this one."""
+    refuse_experts(config.model_type, source)
     families: list[Any] = CapsuleConfigMixin.__subclasses__()
     for family in families:
         if config.model_type in (family.model_type, family.parent_model_type):
@@ -176,10 +186,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("output", type=Path, help="new directory")
     parser.add_argument("--revision", help="branch, tag or commit of a source on the Hub")
     add_trust_argument(parser)
-    parser.add_argument("--plain", action="store_true", help="back to a plain Marian or BART model")
+    parser.add_argument("--plain", action="store_true", help="back to the plain model of transformers")
     fields = parser.add_argument_group("capsule systems (see docs/paper_index.md)")
     for name, kind in CAPSULE_FIELDS.items():
-        default = getattr(CapsuleMarianConfig, name)
+        default = DEFAULTS.get(name, getattr(CapsuleMarianConfig, name))
         choices = " | ".join(known_aggregations() if name == "aggregation" else CHOICES.get(name, ()))
         fields.add_argument(
             f"--{name}",
@@ -187,7 +197,7 @@ def _parser() -> argparse.ArgumentParser:
             choices=CHOICES.get(name),
             default=argparse.SUPPRESS,
             metavar=_metavar(kind),
-            help=f"{choices} (if the source is plain: {'d_model' if default is None else default})",
+            help=f"{choices} (if the source is plain: {default})",
         )
     return parser
 

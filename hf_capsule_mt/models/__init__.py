@@ -8,16 +8,26 @@ from transformers import AutoModel, AutoModelForSeq2SeqLM
 # finds operators of installed packages, and saves operators with their models
 from .. import operators as operators
 from .configuration_capsule_bart import CapsuleBartConfig
+from .configuration_capsule_m2m100 import CapsuleM2M100Config
 from .configuration_capsule_marian import CapsuleMarianConfig
+from .configuration_capsule_mbart import CapsuleMBartConfig
 from .configuration_capsule_rnn import CapsuleRNNConfig
 from .modeling_capsule_bart import CapsuleBartForConditionalGeneration, CapsuleBartModel
+from .modeling_capsule_m2m100 import CapsuleM2M100ForConditionalGeneration, CapsuleM2M100Model
 from .modeling_capsule_marian import CapsuleMarianModel, CapsuleMarianMTModel
+from .modeling_capsule_mbart import CapsuleMBartForConditionalGeneration, CapsuleMBartModel
 from .modeling_capsule_rnn import CapsuleRNNForConditionalGeneration, CapsuleRNNModel
 
 __all__ = [
     "CapsuleBartConfig",
     "CapsuleBartForConditionalGeneration",
     "CapsuleBartModel",
+    "CapsuleM2M100Config",
+    "CapsuleM2M100ForConditionalGeneration",
+    "CapsuleM2M100Model",
+    "CapsuleMBartConfig",
+    "CapsuleMBartForConditionalGeneration",
+    "CapsuleMBartModel",
     "CapsuleMarianConfig",
     "CapsuleMarianMTModel",
     "CapsuleMarianModel",
@@ -29,6 +39,8 @@ __all__ = [
 for _base_class, _model_class in (
     (CapsuleMarianModel, CapsuleMarianMTModel),
     (CapsuleBartModel, CapsuleBartForConditionalGeneration),
+    (CapsuleM2M100Model, CapsuleM2M100ForConditionalGeneration),
+    (CapsuleMBartModel, CapsuleMBartForConditionalGeneration),
     (CapsuleRNNModel, CapsuleRNNForConditionalGeneration),
 ):
     _config_class = _model_class.config_class

@@ -7,17 +7,24 @@ from typing import Any, ClassVar
 
 from transformers import CONFIG_MAPPING, PreTrainedConfig
 from transformers.activations import ACT2FN
+from transformers.utils import logging
 
 from .capsule_operators import check_aggregation
 
 CAPSULE_INPUTS = ("all_layers", "own_layer")
 LINEAR_INPUTS = ("layers", "votes")
+# of stacks whose layers are not normalised; the first one is the default
+LAYER_NORMALIZATIONS = ("own", "final")
 AGGREGATION_INITS = ("identity", "paper")
 GUIDED_ROUTINGS = ("none", "routing", "classifier", "attention", "recurrent")
 GUIDED_LOSSES = ("bow_loss_weight", "bca_loss_weight")
 GUIDED_LOSS_NORMALIZATIONS = ("sentence", "token")
 # fields whose default is d_model
 FOLLOW_D_MODEL = ("num_capsules", "aggregation_hidden_size", "guided_hidden_size")
+# with these, a layer is left out at random in training
+LAYERDROPS = ("encoder_layerdrop", "decoder_layerdrop")
+
+logger = logging.get_logger(__name__)
 
 
 @dataclasses.dataclass(init=False, repr=False, eq=False)
@@ -35,6 +42,9 @@ class CapsuleConfigMixin:
         capsule_inputs (`str`): input capsules from "all_layers", F_l(H^1..H^L), or "own_layer", F_l(H^l) (Table 3).
         linear_inputs (`str`): what "linear" combines: the "layers" themselves, as in the paper, or the "votes" that
             the routing systems would route, a control with as many parameters as they have.
+        layer_normalization (`str`): the layer norm that the outputs of layers go through before they are combined,
+            where the stack normalises before its sub-layers and they are the residual stream (M2M100, mBART): "own",
+            one for each layer, or "final", the stack's. None where layers are normalised already.
         num_capsules (`int`): N, the number of output capsules, a divisor of d_model; each has size d_model / N.
             Defaults to d_model (Figure 2).
         routing_iterations (`int`): R >= 1 (Figure 3), of the aggregation and of guided routing. R = 1 with
@@ -74,6 +84,8 @@ class CapsuleConfigMixin:
     ]
     # the model type of the plain models that a config can start from, if there are any
     parent_model_type: ClassVar[str | None] = None
+    # whether the output of a layer is normalised: not so in stacks that normalise before their sub-layers
+    layers_are_normalized: ClassVar[bool] = True
 
     aggregation: str = "em_routing"
     aggregation_options: dict[str, Any] | None = None
@@ -81,6 +93,7 @@ class CapsuleConfigMixin:
     aggregate_decoder: bool = True
     capsule_inputs: str = "all_layers"
     linear_inputs: str = "layers"
+    layer_normalization: str | None = None
     num_capsules: int | None = None
     routing_iterations: int = 3
     aggregation_init: str = "identity"
@@ -106,6 +119,8 @@ class CapsuleConfigMixin:
         for name in FOLLOW_D_MODEL:
             if getattr(self, name) is None:
                 setattr(self, name, self.d_model)
+        if self.layer_normalization is None and not self.layers_are_normalized:
+            self.layer_normalization = LAYER_NORMALIZATIONS[0]
         super().__post_init__(**kwargs)
 
     @classmethod
@@ -120,6 +135,7 @@ class CapsuleConfigMixin:
         config_dict = cls._without_parent_identity(config_dict)
         model_type = config_dict.get("model_type", cls.model_type)
         if model_type != cls.model_type:
+            refuse_experts(model_type)
             types = " or ".join(f"'{name}'" for name in (cls.parent_model_type, cls.model_type) if name is not None)
             raise ValueError(
                 f"{cls.__name__} can start from a checkpoint of type {types}, but this one is of type "
@@ -146,14 +162,17 @@ class CapsuleConfigMixin:
 
     @classmethod
     def _without_parent_identity(cls, config_dict: dict[str, Any]) -> dict[str, Any]:
-        """The dictionary of a plain parent without what names its class; any other as it is.
+        """The dictionary of a plain parent without what names its class, and without layerdrop; any other as it is.
 
         Old checkpoints hold keys that nothing reads any more, and that look misspelt (BART's classif_dropout beside
         classifier_dropout): these go too.
         """
         if cls.parent_model_type is None or config_dict.get("model_type") != cls.parent_model_type:
             return config_dict
-        foreign = ("model_type", "architectures")
+        for name in LAYERDROPS:
+            if config_dict.get(name):
+                logger.warning(f"{name}={config_dict[name]} becomes 0: layer aggregation reads every layer")
+        foreign = ("model_type", "architectures", *LAYERDROPS)
         return {
             key: value for key, value in config_dict.items() if key not in foreign and cls._meant_field(key) is None
         }
@@ -189,6 +208,13 @@ class CapsuleConfigMixin:
         check_choice("capsule_inputs", self.capsule_inputs, CAPSULE_INPUTS)
         check_choice("linear_inputs", self.linear_inputs, LINEAR_INPUTS)
         check_choice("aggregation_init", self.aggregation_init, AGGREGATION_INITS)
+        if not self.layers_are_normalized:
+            check_choice("layer_normalization", self.layer_normalization, LAYER_NORMALIZATIONS)
+        elif self.layer_normalization is not None:
+            raise ValueError(
+                f"layer_normalization='{self.layer_normalization}' is for stacks that normalise before their "
+                f"sub-layers: the layers of a {self.model_type} model are normalised already; leave it out"
+            )
         if self.num_capsules < 1 or self.d_model % self.num_capsules:
             # of a width that no model has, the first ones
             divisors = [n for n in range(1, min(self.d_model, 2**16) + 1) if self.d_model % n == 0]
@@ -201,7 +227,7 @@ class CapsuleConfigMixin:
             raise ValueError(f"em_inverse_temperature={self.em_inverse_temperature} must be greater than 0")
         if not 0 <= self.label_smoothing < 1:
             raise ValueError(f"label_smoothing={self.label_smoothing} must be at least 0 and less than 1")
-        for name in ("encoder_layerdrop", "decoder_layerdrop"):
+        for name in LAYERDROPS:
             if getattr(self, name, 0) != 0:
                 raise ValueError(
                     f"{name}={getattr(self, name)} is not supported: layer aggregation reads every layer; set it to 0"
@@ -319,6 +345,15 @@ class CapsuleConfigMixin:
 def capsule_field_types() -> dict[str, Any]:
     """The fields that every capsule configuration adds to its parent's, with their types."""
     return {field.name: field.type for field in dataclasses.fields(CapsuleConfigMixin)}
+
+
+def refuse_experts(model_type: str, source: Any = "this checkpoint") -> None:
+    """Raises a ValueError for mixtures of experts, which are easily taken for the dense models of their family."""
+    if model_type == "nllb-moe":
+        raise ValueError(
+            f"{source} is of type 'nllb-moe', a mixture of experts, for which there are no capsules; take a dense "
+            "NLLB checkpoint, of type 'm2m_100', such as facebook/nllb-200-distilled-600M"
+        )
 
 
 def check_minimum(name: str, value: int | None, minimum: int) -> None:

@@ -270,7 +270,7 @@ class LayerAggregation(InitialisesItself, nn.Module):
     """Combines the outputs of a stack's layers into the stack's output.
 
     aggregation_init="identity": H^L + gate * LayerNorm(H~), the gate [d] starting at zero. aggregation_init="paper":
-    H~ itself.
+    H~ itself. With layer_normalization="own", H~ is of the layers after a layer norm each.
 
     Args:
         config: a capsule configuration with aggregation other than "none".
@@ -280,6 +280,9 @@ class LayerAggregation(InitialisesItself, nn.Module):
     def __init__(self, config, num_layers: int) -> None:
         super().__init__()
         operator = aggregation_class(config.aggregation)
+        self.input_norms: nn.ModuleList | None = None
+        if config.layer_normalization == "own":
+            self.input_norms = nn.ModuleList([nn.LayerNorm(config.d_model) for _ in range(num_layers)])
         self.combine = operator(config, num_layers, **(config.aggregation_options or {}))
         self.gated = config.aggregation_init == "identity"
         if self.gated:
@@ -294,7 +297,10 @@ class LayerAggregation(InitialisesItself, nn.Module):
         Returns:
             The aggregate [B, S, d] and, for the routing systems and if asked for, R agreements [B, S, L, N].
         """
-        aggregate, agreements = self.combine(torch.stack(hidden_states, dim=-2), output_agreements)
+        layers = hidden_states
+        if self.input_norms is not None:
+            layers = tuple(norm(layer) for norm, layer in zip(self.input_norms, layers, strict=True))
+        aggregate, agreements = self.combine(torch.stack(layers, dim=-2), output_agreements)
         if self.gated:
             aggregate = hidden_states[-1] + self.gate * self.layer_norm(aggregate)
         return aggregate, agreements

@@ -199,8 +199,7 @@ class AggregatingStackMixin(CapsulePreTrainedMixin):
             requested = getattr(self.config, "output_hidden_states", False)
         return_dict = kwargs.pop("return_dict", None)
         outputs = super().forward(*args, output_hidden_states=True, return_dict=True, **kwargs)
-        layers = outputs.hidden_states[1:]
-        aggregate, agreements = self.aggregation(layers, output_agreements=bool(output_agreements))
+        aggregate, agreements = self.aggregate_layers(outputs.hidden_states[1:], bool(output_agreements))
         fields = dict(outputs.items())
         fields.update(
             last_hidden_state=aggregate,
@@ -209,6 +208,18 @@ class AggregatingStackMixin(CapsulePreTrainedMixin):
         )
         outputs = self.stack_output_class(**fields)
         return _as_asked(outputs, return_dict, self.config)
+
+    def aggregate_layers(
+        self, layers: tuple[Tensor, ...], output_agreements: bool = False
+    ) -> tuple[Tensor, tuple[Tensor, ...] | None]:
+        """What `LayerAggregation` makes of the layers' outputs H^1..H^L, each [..., d], as transformers returns them.
+
+        Of a stack that normalises before its sub-layers, these are the residual stream, but for the last one, which
+        has gone through the stack's final layer norm.
+        """
+        if self.config.layer_normalization == "final":
+            layers = (*(self.layer_norm(layer) for layer in layers[:-1]), layers[-1])
+        return self.aggregation(layers, output_agreements)
 
 
 class AggregatingEncoderMixin(AggregatingStackMixin):

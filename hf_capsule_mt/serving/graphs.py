@@ -167,7 +167,7 @@ class Source(nn.Module):
         layers = self.layers(input_ids, attention_mask, words, places)
         states = layers[-1]
         if self.encoder.aggregation is not None:
-            states = self.encoder.aggregation(tuple(layers))[0]
+            states = self.encoder.aggregate_layers(tuple(layers))[0]
         packed = states
         if places is not None:
             states = states.index_select(0, places).unflatten(0, input_ids.shape)
@@ -242,7 +242,7 @@ class Step(nn.Module):
         layers, after = self.layers(tokens, position, source, states)
         hidden = layers[-1]
         if self.decoder.aggregation is not None:
-            hidden = self.decoder.aggregation(tuple(layers))[0]
+            hidden = self.decoder.aggregate_layers(tuple(layers))[0]
         if self.guided_head is not None:
             hidden, guided = self.guide(hidden.unflatten(0, tokens.shape), source, states)
             after = after + guided

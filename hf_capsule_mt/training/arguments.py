@@ -50,6 +50,8 @@ ARCHITECTURE_DEFAULTS: dict[str, dict[str, Any]] = {
         "share_encoder_decoder_embeddings": True,
     },
     "capsule-bart": {**TRANSFORMER_BASE, "activation_function": "gelu", "scale_embedding": False},
+    "capsule-m2m100": {**TRANSFORMER_BASE, "activation_function": "relu", "scale_embedding": True},
+    "capsule-mbart": {**TRANSFORMER_BASE, "activation_function": "gelu", "scale_embedding": False},
     "capsule-rnn": {
         "d_model": 512,
         "encoder_layers": 4,
@@ -71,13 +73,16 @@ class ModelArguments:
     _argument_group_name = "model"
 
     model_name_or_path: str | None = argument(
-        "Start from this plain Marian, plain BART or capsule checkpoint (folder or Hub name); by default a new model "
-        "is built. A checkpoint keeps its own architecture, but takes the systems, dropout and label smoothing given "
-        "here."
+        "Start from this plain Marian, BART, M2M100 (NLLB) or mBART checkpoint, or from a capsule checkpoint (folder "
+        "or Hub name); by default a new model is built. A checkpoint keeps its own architecture, but takes the "
+        "systems, dropout and label smoothing given here."
     )
-    model_type: Literal["capsule-marian", "capsule-bart", "capsule-rnn"] | None = argument(
-        "Family of a new model: a Transformer (capsule-marian, the default, or capsule-bart, which learns its "
-        "positions) or recurrent (capsule-rnn)."
+    model_type: Literal["capsule-marian", "capsule-bart", "capsule-m2m100", "capsule-mbart", "capsule-rnn"] | None = (
+        argument(
+            "Family of a new model: a Transformer (capsule-marian, the default, or capsule-bart, which learns its "
+            "positions; and as these, but with normalisation before the sub-layers, capsule-m2m100 and "
+            "capsule-mbart) or recurrent (capsule-rnn)."
+        )
     )
     d_model: int | None = argument("Hidden size; new model: 512.")
     encoder_layers: int | None = argument("New model: 6 (capsule-rnn: 4).")
@@ -86,12 +91,12 @@ class ModelArguments:
     decoder_attention_heads: int | None = argument("New model: 8.")
     encoder_ffn_dim: int | None = argument("New model: 2048.")
     decoder_ffn_dim: int | None = argument("New model: 2048.")
-    activation_function: str | None = argument("Of the feed-forward layers; new model: relu (capsule-bart: gelu).")
+    activation_function: str | None = argument("Of the feed-forward layers; new model: relu (BART, mBART: gelu).")
     scale_embedding: bool | None = argument(
-        "Multiply embeddings by sqrt(d_model); new model: true (capsule-bart: false)."
+        "Multiply embeddings by sqrt(d_model); new model: true (BART, mBART: false)."
     )
     share_encoder_decoder_embeddings: bool | None = argument(
-        "One embedding for both languages; new model: true (capsule-bart: always)."
+        "One embedding for both languages; new model: true (BART, M2M100, mBART: always)."
     )
     max_position_embeddings: int | None = argument("Longest sentence in tokens; new model: 512.")
     dropout: float | None = argument("New model: 0.1; capsule-rnn: 0.3.")
@@ -109,6 +114,10 @@ class ModelArguments:
     aggregate_decoder: bool | None = argument("New model: true.")
     capsule_inputs: Literal["all_layers", "own_layer"] | None = argument("New model: all_layers.")
     linear_inputs: Literal["layers", "votes"] | None = argument("What 'linear' combines; new model: layers.")
+    layer_normalization: Literal["own", "final"] | None = argument(
+        "capsule-m2m100, capsule-mbart: layers go through a layer norm of their own or the stack's final one before "
+        "they are combined; new model: own."
+    )
     num_capsules: int | None = argument("N, a divisor of d_model; new model: d_model.")
     routing_iterations: int | None = argument("R; new model: 3.")
     aggregation_init: Literal["identity", "paper"] | None = argument("New model: identity.")

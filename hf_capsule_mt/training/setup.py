@@ -29,6 +29,7 @@ from ..data.corpus import MissingSplitError, load_split
 from ..data.tokenizer import train_tokenizer
 from ..evaluation.encoding import saved_generation_config
 from ..loading import check_states, check_weights, from_checkpoint
+from ..models.capsule_configuration import refuse_experts
 from ..models.pipeline_translation import max_positions
 from .arguments import (
     ARCHITECTURE_DEFAULTS,
@@ -43,6 +44,9 @@ from .report import RESULTS
 
 logger = logging.getLogger(__name__)
 
+# Families whose decoder starts with the end of a sentence: M2M100 has no position for padding, and mBART's labels are
+# wrapped around.
+START_WITH_END = ("capsule-m2m100", "capsule-mbart")
 # Folder in datasets' cache.
 ENCODED_TEXT = "hf_capsule_mt_encoded"
 
@@ -193,13 +197,14 @@ def _tokenizer(arguments: Arguments, train: Dataset, checkpoint: Path | None) ->
 def _model(arguments: Arguments, tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:
     name = arguments.model.model_name_or_path
     if name is None:
+        starts_with_end = arguments.model.model_type in START_WITH_END
         tokens = dict(
             vocab_size=len(tokenizer),
             bos_token_id=tokenizer.bos_token_id,
             pad_token_id=tokenizer.pad_token_id,
             eos_token_id=tokenizer.eos_token_id,
             forced_eos_token_id=tokenizer.eos_token_id,
-            decoder_start_token_id=tokenizer.pad_token_id,
+            decoder_start_token_id=tokenizer.eos_token_id if starts_with_end else tokenizer.pad_token_id,
         )
         return AutoModelForSeq2SeqLM.from_config(_new_config(arguments.model, **tokens))
     check_weights(name)
@@ -239,6 +244,7 @@ def _new_config(arguments: ModelArguments, **tokens: int) -> PreTrainedConfig:
 def _config_class(name: str) -> type[PreTrainedConfig]:
     """The capsule configuration that reads this checkpoint."""
     model_type = _loading("model", name, PreTrainedConfig.get_config_dict)[0].get("model_type")
+    refuse_experts(model_type, name)
     classes = [CONFIG_MAPPING[capsule_type] for capsule_type in ARCHITECTURE_DEFAULTS]
     types = {t: c for c in classes for t in (c.parent_model_type, c.model_type) if t is not None}
     if model_type not in types:
