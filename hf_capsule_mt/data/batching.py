@@ -302,6 +302,7 @@ def encode_pairs(
     *,
     cache_dir: Path | None = None,
     progress: bool = False,
+    name: str = "",
 ) -> EncodedPairs:
     """
     Encode the sentence pairs to train on, or read them from an earlier time; warnings count what is left out.
@@ -315,17 +316,17 @@ def encode_pairs(
             tokenizer, lengths), so that nothing out of date is ever read. A damaged file is made again. Where it
             cannot be written, a warning says so and all else goes on. None keeps nothing.
         progress: show a bar on standard error.
+        name: what messages call the pairs, where there are others.
 
     Raises:
         ValueError: no pair is left.
     """
+    kind = f"training pairs of {name}" if name else "training pairs"
     pairs = [
         (source, target) for source, target in zip(sources, targets, strict=True) if source.strip() and target.strip()
     ]
     if len(pairs) < len(sources):
-        logger.warning(
-            f"{len(sources) - len(pairs)} of {len(sources)} training pairs have a blank side and are left out"
-        )
+        logger.warning(f"{len(sources) - len(pairs)} of {len(sources)} {kind} have a blank side and are left out")
     limits = (max_source_length, max_target_length)
     path = None if cache_dir is None else cache_dir / f"{_digest(pairs, tokenizer, limits)}.safetensors"
     encoded = None if path is None else _read(path)
@@ -335,11 +336,11 @@ def encode_pairs(
             _write(encoded, path)
     if encoded.num_long:
         logger.warning(
-            f"{encoded.num_long} of {len(pairs)} training pairs have more than {max_source_length} source or "
+            f"{encoded.num_long} of {len(pairs)} {kind} have more than {max_source_length} source or "
             f"{max_target_length} target tokens and are left out"
         )
     if not len(encoded):
-        raise ValueError(f"of {len(sources)} training pairs none is left: they are blank or too long")
+        raise ValueError(f"of {len(sources)} {kind} none is left: they are blank or too long")
     return encoded
 
 

@@ -116,33 +116,6 @@ def find_device(name: str | None = None) -> torch.device:
     return device
 
 
-def set_languages(
-    tokenizer: PreTrainedTokenizerBase, source_lang: str | None, target_lang: str | None
-) -> dict[str, Any]:
-    """
-    Set the languages of a multilingual tokenizer.
-
-    Returns:
-        What `generate` needs to write the target language.
-
-    Raises:
-        ValueError: languages for a model of one pair, or none for a multilingual model.
-    """
-    build = getattr(tokenizer, "_build_translation_inputs", None)
-    given = [lang for lang in (source_lang, target_lang) if lang is not None]
-    if build is None:
-        if given:
-            raise ValueError(f"the model is one of a single pair of languages: leave out {' and '.join(given)}")
-        return {}
-    if len(given) < 2:
-        raise ValueError("the model is multilingual: give the codes of both languages (source_lang, target_lang)")
-    inputs = build([""], return_tensors=None, src_lang=source_lang, tgt_lang=target_lang)
-    for name, language in (("src_lang", source_lang), ("tgt_lang", target_lang)):
-        if hasattr(tokenizer, name):
-            setattr(tokenizer, name, language)
-    return {"forced_bos_token_id": inputs["forced_bos_token_id"]} if "forced_bos_token_id" in inputs else {}
-
-
 def absent_weights(model: PreTrainedModel, missing: Sequence[str]) -> list[str]:
     """Those of the missing weights that a checkpoint should have: not the tied and the computed (position) ones."""
     expected = {*model.all_tied_weights_keys, *(model._keys_to_ignore_on_save or ())}

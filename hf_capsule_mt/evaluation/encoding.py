@@ -18,6 +18,7 @@ from ..models.pipeline_translation import (
     max_source_length,
     with_parameters,
 )
+from ..models.tokenizer_languages import check_target_text, ends_with_language
 
 logger = logging.getLogger(__name__)
 
@@ -63,7 +64,11 @@ def encode_translations(
     """Token ids of each translation, [T], truncated to what the model can write; a warning says by how much."""
     longest = longest_output(model, generate_kwargs)
     limit = VERY_LARGE_INTEGER if longest is None else longest
+    check_target_text(tokenizer)
     encoded = _encode(tokenizer, translations, limit, "translations", "write", {"text_target": True})
+    if ends_with_language(tokenizer):
+        # which is what the decoder starts with, and not written
+        encoded = [tokens[:-1] for tokens in encoded]
     check_ids(encoded, target_vocabulary(model), "translation")
     return encoded
 

@@ -127,7 +127,16 @@ def _example(tokenizer: PreTrainedTokenizerBase) -> str:
     return f"{codes[0]} and {codes[1]} of its {len(language_codes(tokenizer))} languages"
 
 
-def set_languages(tokenizer: PreTrainedTokenizerBase, pair: LanguagePair | None) -> dict[str, int]:
+def set_languages(tokenizer: PreTrainedTokenizerBase, source: str | None, target: str | None) -> dict[str, int]:
+    """
+    Choose and set the languages of a tokenizer; what is not given is what was saved with it.
+
+    The arguments and errors are those of `choose_languages`, the result that of `use_languages`.
+    """
+    return use_languages(tokenizer, choose_languages(tokenizer, source, target, saved_languages(tokenizer)))
+
+
+def use_languages(tokenizer: PreTrainedTokenizerBase, pair: LanguagePair | None) -> dict[str, int]:
     """
     Set the languages of a tokenizer, for source and for target text (`text_target`).
 
@@ -176,12 +185,12 @@ def check_target_text(tokenizer: PreTrainedTokenizerBase) -> None:
 
 @contextmanager
 def languages_of(tokenizer: PreTrainedTokenizerBase, pair: LanguagePair | None) -> Iterator[dict[str, Any]]:
-    """Within it, the languages of a tokenizer are those of a pair; gives what `set_languages` returns."""
+    """Within it, the languages of a tokenizer are those of a pair; gives what `use_languages` returns."""
     if pair is None:
         yield {}
         return
     kept = (tokenizer.src_lang, tokenizer.tgt_lang)
     try:
-        yield set_languages(tokenizer, pair)
+        yield use_languages(tokenizer, pair)
     finally:
         tokenizer.src_lang, tokenizer.tgt_lang = kept

@@ -43,9 +43,10 @@ def measure(
     targets: Sequence[str],
     *,
     max_tokens: int,
+    most: int = MONITORED,
 ) -> dict[str, float]:
     """
-    The loss and the routing of a model that is fed reference translations, the first MONITORED of them.
+    The loss and the routing of a model that is fed reference translations, the first of them.
 
     No random numbers are drawn, and the model's mode (training or evaluation) is kept. Every process of a distributed
     run computes the same, so that the parts of a sharded model are all called.
@@ -55,6 +56,7 @@ def measure(
         tokenizer: its tokenizer.
         sources, targets: raw text, line by line; pairs with a blank side are left out.
         max_tokens: bound on sentences * longest sentence of a batch.
+        most: so many pairs.
 
     Returns:
         "loss": cross-entropy per target token in nats, without label smoothing, whatever the model is trained with;
@@ -63,7 +65,7 @@ def measure(
         collapse) and "past", "future" and "redundant", the shares of the groups of guided routing: mean over source
         words and steps. Only what the model has; empty if there is no pair.
     """
-    pairs = [pair for pair in zip(sources, targets, strict=True) if pair[0].strip() and pair[1].strip()][:MONITORED]
+    pairs = [pair for pair in zip(sources, targets, strict=True) if pair[0].strip() and pair[1].strip()][:most]
     if not pairs:
         return {}
     config: Any = model.config

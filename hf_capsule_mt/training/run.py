@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from datasets import Dataset
 from huggingface_hub.errors import HTTPError
@@ -18,10 +19,11 @@ from transformers import EarlyStoppingCallback, PreTrainedConfig, TrainerCallbac
 from transformers.trainer_utils import SaveStrategy
 from transformers.utils.logging import disable_progress_bar
 
+from ..data.batching import sampling_quotas
 from ..evaluation.checkpoints import absent_weights
 from ..evaluation.encoding import saved_generation_config
-from ..evaluation.scores import score
 from ..files import one_line, write_lines, write_whole
+from ..models.tokenizer_languages import LanguagePair
 from ..records import without_secrets
 from . import report
 from .averaging import STATE, average_checkpoints, checkpoint_step, checkpoints_by_step, find_damage
@@ -71,11 +73,14 @@ def run(setup: Setup, argv: Sequence[str] = (), trainer: CapsuleSeq2SeqTrainer |
 
     rows = []
     if setup.validation is not None:
-        rows.append(score_split(trainer, setup.validation, "validation", training.generation_num_beams or 1))
+        rows += score_split(trainer, setup.validation, "validation", training.generation_num_beams or 1)
     if setup.test is not None:
-        rows += [score_split(trainer, setup.test, "test", beams) for beams in training.test_num_beams]
+        rows += [row for beams in training.test_num_beams for row in score_split(trainer, setup.test, "test", beams)]
+    means = report.mean_scores(rows)
     results = {
         "scores": [row.to_dict() for row in rows],
+        **({"mean_scores": means} if means else {}),
+        "language_pairs": [list(pair) for pair in setup.pairs],
         "seed": training.seed,
         "steps": trainer.state.global_step,
         "epochs": round(trainer.state.epoch or 0.0, 3),
@@ -100,11 +105,11 @@ def run(setup: Setup, argv: Sequence[str] = (), trainer: CapsuleSeq2SeqTrainer |
     }
     if main:
         with explain_failed_writes(Path(training.output_dir), remedy):
-            write(Path(training.output_dir), results, rows, _scored_text(setup))
+            write(Path(training.output_dir), results, rows, _scored_text(setup, trainer))
     if training.push_to_hub:
         push(trainer)
     if main:
-        print(summary(setup, results, rows))
+        print(summary(setup, trainer, results, rows))
     return results
 
 
@@ -145,8 +150,11 @@ def build_trainer(setup: Setup) -> CapsuleSeq2SeqTrainer:
         train_dataset=setup.train,
         eval_dataset=setup.validation,
         processing_class=setup.tokenizer,
-        target_lang=str(setup.arguments.data.target_lang),
-        source_lang=str(setup.arguments.data.source_lang),
+        # those of a single pair
+        source_lang=setup.pairs[0].source if len(setup.pairs) == 1 else "",
+        target_lang=setup.pairs[0].target if len(setup.pairs) == 1 else "",
+        groups=setup.groups,
+        sampling_temperature=setup.arguments.data.sampling_temperature,
         callbacks=callbacks,
     )
     prepare_sharding(trainer, setup)
@@ -157,17 +165,27 @@ def build_trainer(setup: Setup) -> CapsuleSeq2SeqTrainer:
 
 def describe(setup: Setup, trainer: CapsuleSeq2SeqTrainer) -> str:
     """Two lines about what is going to be trained."""
-    data, training, config = setup.arguments.data, setup.arguments.training, setup.model.config
+    training, config = setup.arguments.training, setup.model.config
     sizes = [f"{len(setup.train):,} training pairs"]
     for name, part in (("validation", setup.validation), ("test", setup.test)):
         if part is not None:
             sizes.append(f"{len(part):,} {name} pairs")
     return (
-        f"{data.source_lang}-{data.target_lang}: {', '.join(sizes)}, {len(setup.tokenizer):,} tokens\n"
+        f"{_describe_pairs(setup, trainer)}: {', '.join(sizes)}, {len(setup.tokenizer):,} tokens\n"
         f"{config.model_type}, {systems(config)}: {setup.model.num_parameters():,} parameters; "
         f"{total_steps(trainer):,} updates of about {trainer.get_total_train_batch_size(training)} sentences, "
         f"{trainer.batch_sampler.num_updates:,} per epoch -> {training.output_dir}"
     )
+
+
+def _describe_pairs(setup: Setup, trainer: CapsuleSeq2SeqTrainer) -> str:
+    """The pairs of languages; of several with how many sentences of each an epoch has."""
+    if len(setup.pairs) == 1:
+        return str(setup.pairs[0])
+    temperature = setup.arguments.data.sampling_temperature
+    quotas = sampling_quotas(np.bincount(setup.groups), temperature)
+    shown = ", ".join(f"{pair} {quota:,}" for pair, quota in zip(setup.pairs, quotas, strict=True))
+    return f"{shown} in an epoch (sampling_temperature {temperature:g})"
 
 
 def systems(config: PreTrainedConfig) -> str:
@@ -318,39 +336,49 @@ def final_generation_config(trainer: CapsuleSeq2SeqTrainer) -> Iterator[None]:
         model.generation_config = kept
 
 
-def score_split(trainer: CapsuleSeq2SeqTrainer, dataset: Dataset, split: str, beams: int) -> report.SplitScores:
-    """Translate and score one split."""
+def score_split(trainer: CapsuleSeq2SeqTrainer, dataset: Dataset, split: str, beams: int) -> list[report.SplitScores]:
+    """Translate and score one split, each of its pairs of languages by itself."""
     start = time.perf_counter()
     options = trainer.generation_options(beams)
-    translations = trainer.translate(dataset["source"], f"{split}, beam {beams}", **options)
+    translations = trainer.translate_pairs(dataset, f"{split}, beam {beams}", **options)
     # as in the file, whose scores these are
     hypotheses = [one_line(translation) for translation in translations]
     seconds = round(time.perf_counter() - start, 1)
-    scores = score(
-        hypotheses, dataset["target"], convention=trainer.args.score_convention, target_lang=trainer.target_lang
-    )
-    name = f"{split}.{'greedy' if beams == 1 else f'beam{beams}'}.{trainer.target_lang}"
-    return report.SplitScores(
-        split=split,
-        beams=beams,
-        length_penalty=options.get("length_penalty", 1.0),
-        sentences=len(dataset),
-        seconds=seconds,
-        file=f"translations/{name}",
-        hypotheses=hypotheses,
-        **scores,
-    )
+    scores = trainer.score_pairs(dataset, hypotheses)
+    search = "greedy" if beams == 1 else f"beam{beams}"
+    return [
+        report.SplitScores(
+            split=split,
+            source_lang=pair.source,
+            target_lang=pair.target,
+            beams=beams,
+            length_penalty=options.get("length_penalty", 1.0),
+            sentences=len(rows),
+            seconds=round(seconds * len(rows) / len(dataset), 1),
+            file=f"translations/{_name(split, pair, dataset)}.{search}.{pair.target}",
+            hypotheses=[hypotheses[row] for row in rows],
+            **scores[pair],
+        )
+        for pair, rows in trainer.rows_by_pair(dataset).items()
+    ]
 
 
-def _scored_text(setup: Setup) -> dict[str, Sequence[str]]:
+def _name(split: str, pair: LanguagePair, dataset: Dataset) -> str:
+    """The beginning of the names of the files of a pair."""
+    return f"{split}.{pair}" if "source_lang" in dataset.column_names else split
+
+
+def _scored_text(setup: Setup, trainer: CapsuleSeq2SeqTrainer) -> dict[str, Sequence[str]]:
     """Sources and references of the scored splits, by file: for the commands that translate, score and report."""
-    languages = {"source": setup.arguments.data.source_lang, "target": setup.arguments.data.target_lang}
-    return {
-        f"translations/{split}.{language}": dataset[side]
-        for split, dataset in (("validation", setup.validation), ("test", setup.test))
-        if dataset is not None
-        for side, language in languages.items()
-    }
+    found: dict[str, Sequence[str]] = {}
+    for split, dataset in (("validation", setup.validation), ("test", setup.test)):
+        if dataset is None:
+            continue
+        for pair, rows in trainer.rows_by_pair(dataset).items():
+            for side, language in zip(("source", "target"), pair, strict=True):
+                texts = dataset[side][:]
+                found[f"translations/{_name(split, pair, dataset)}.{language}"] = [texts[row] for row in rows]
+    return found
 
 
 def write(
@@ -368,7 +396,9 @@ def write(
     write_whole(output_dir / RESULTS, f"{text}\n")
 
 
-def summary(setup: Setup, results: dict[str, Any], rows: Sequence[report.SplitScores]) -> str:
+def summary(
+    setup: Setup, trainer: CapsuleSeq2SeqTrainer, results: dict[str, Any], rows: Sequence[report.SplitScores]
+) -> str:
     """The end of the log: samples, scores, and how to translate with the model."""
     dataset = setup.validation if setup.test is None else setup.test
     parts = [
@@ -377,7 +407,13 @@ def summary(setup: Setup, results: dict[str, Any], rows: Sequence[report.SplitSc
     ]
     output_dir = setup.arguments.training.output_dir
     if dataset is not None:
-        parts.append(report.samples(dataset["source"], rows[-1].hypotheses, dataset["target"]))
+        by_pair = trainer.rows_by_pair(dataset)
+        chosen = [row for rows_of_pair in by_pair.values() for row in rows_of_pair]
+        hypotheses = [text for row in rows[-len(by_pair) :] for text in row.hypotheses]
+        sources, references = dataset["source"][:], dataset["target"][:]
+        parts.append(report.samples([sources[row] for row in chosen], hypotheses, [references[row] for row in chosen]))
         parts.append(report.score_table(rows))
-        parts.append(f"Translate with it:\n{report.translation_command(output_dir, dataset['source'][0])}")
+        pair = next(iter(by_pair)) if len(setup.pairs) > 1 else None
+        command = report.translation_command(output_dir, sources[chosen[0]], pair)
+        parts.append(f"Translate with it:\n{command}")
     return "\n\n".join(["", *parts])

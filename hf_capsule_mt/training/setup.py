@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import datasets
+import numpy as np
 import torch
 from datasets import Dataset
 from huggingface_hub.errors import StrictDataclassError
@@ -25,12 +26,21 @@ from transformers import (
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from ..data.batching import EncodedPairs, encode_pairs
-from ..data.corpus import MissingSplitError, load_split
+from ..data.corpus import MissingSplitError, load_split, rows_by_pair
 from ..data.tokenizer import train_tokenizer
 from ..evaluation.encoding import saved_generation_config
 from ..loading import check_states, check_weights, from_checkpoint
 from ..models.capsule_configuration import refuse_experts
 from ..models.pipeline_translation import max_positions
+from ..models.tokenizer_languages import (
+    LanguagePair,
+    check_language,
+    check_target_text,
+    ends_with_language,
+    generation_languages,
+    is_multilingual,
+    languages_of,
+)
 from .arguments import (
     ARCHITECTURE_DEFAULTS,
     MAX_LENGTH,
@@ -40,6 +50,7 @@ from .arguments import (
     ModelArguments,
 )
 from .averaging import WEIGHTS, check_weights_file, checkpoints_by_step, find_damage, last_complete_checkpoint
+from .data_arguments import DataArguments
 from .report import RESULTS
 
 logger = logging.getLogger(__name__)
@@ -53,7 +64,13 @@ ENCODED_TEXT = "hf_capsule_mt_encoded"
 
 @dataclass
 class Setup:
-    """A run that is ready to train."""
+    """
+    A run that is ready to train.
+
+    Attributes:
+        pairs: the pairs of languages of the training data, in the order of their first sentences.
+        groups: the number of its pair of each training example, [N].
+    """
 
     arguments: Arguments
     model: PreTrainedModel
@@ -62,6 +79,8 @@ class Setup:
     validation: Dataset | None
     test: Dataset | None
     checkpoint: Path | None
+    pairs: list[LanguagePair]
+    groups: np.ndarray
 
 
 def prepare(arguments: Arguments) -> Setup:
@@ -79,14 +98,20 @@ def prepare(arguments: Arguments) -> Setup:
             logging.getLogger(f"hf_capsule_mt.{package}").setLevel(logging.ERROR)
     set_seed(training.seed)
     checkpoint = find_checkpoint(training)
-    splits = {split: _load(arguments, split) for split in ("train", "validation", "test")}
+    # A multilingual one says which languages there are; one that is to be trained needs the text.
+    tokenizer = _given_tokenizer(arguments, checkpoint)
+    check = _language_check(data, tokenizer)
+    splits = {split: _load(arguments, split, check) for split in ("train", "validation", "test")}
     if splits["validation"] is None and training.eval_strategy != "no":
         raise ValueError("there is no validation set: give validation_file, or set eval_strategy to no")
     if arguments.model.model_name_or_path is None:
         # For its mistakes, before a tokenizer is trained.
         _new_config(arguments.model)
-    tokenizer = _tokenizer(arguments, splits["train"], checkpoint)
+    tokenizer = tokenizer or _new_tokenizer(arguments, splits["train"])
     model = _model(arguments, tokenizer)
+    pairs = list(rows_by_pair(splits["train"], LanguagePair(str(data.source_lang), str(data.target_lang))))
+    if is_multilingual(tokenizer):
+        _set_languages(model, tokenizer, pairs)
     if checkpoint is not None:
         _check_same_model(model, checkpoint)
     _check_special_tokens(model, tokenizer)
@@ -98,16 +123,41 @@ def prepare(arguments: Arguments) -> Setup:
             raise ValueError(f"{name}={limits[name]} is more than the model's max_position_embeddings={positions}")
     # The first process of a machine encodes, the others read what it has written.
     with training.main_process_first(local=True, desc="encoding the training text"):
-        train = encode_pairs(
-            splits["train"]["source"][:],
-            splits["train"]["target"][:],
+        parts = [
+            _encode(arguments, tokenizer, pair, text, limits, name=str(pair) if len(pairs) > 1 else "")
+            for pair, text in _texts(splits["train"], pairs)
+        ]
+    train = parts[0] if len(parts) == 1 else EncodedPairs.concatenate(parts)
+    groups = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
+    _check_vocabulary(model, tokenizer, train)
+    return Setup(arguments, model, tokenizer, train, splits["validation"], splits["test"], checkpoint, pairs, groups)
+
+
+def _texts(train: Dataset, pairs: list[LanguagePair]) -> Iterator[tuple[LanguagePair, Dataset]]:
+    """The training text of each pair of languages."""
+    for pair, rows in rows_by_pair(train, pairs[0]).items():
+        yield pair, train if len(pairs) == 1 else train.select(rows)
+
+
+def _encode(
+    arguments: Arguments,
+    tokenizer: PreTrainedTokenizerBase,
+    pair: LanguagePair,
+    text: Dataset,
+    limits: dict[str, int],
+    name: str,
+) -> EncodedPairs:
+    training = arguments.training
+    with languages_of(tokenizer, pair if is_multilingual(tokenizer) else None):
+        return encode_pairs(
+            text["source"][:],
+            text["target"][:],
             tokenizer,
             **limits,
             cache_dir=Path(datasets.config.HF_DATASETS_CACHE) / ENCODED_TEXT,
             progress=training.process_index == 0 and not training.disable_tqdm,
+            name=name,
         )
-    _check_vocabulary(model, tokenizer, train)
-    return Setup(arguments, model, tokenizer, train, splits["validation"], splits["test"], checkpoint)
 
 
 def find_checkpoint(training: CapsuleSeq2SeqTrainingArguments) -> Path | None:
@@ -154,21 +204,66 @@ def _check_unused(output_dir: Path) -> None:
             )
 
 
-def _load(arguments: Arguments, split: str) -> Dataset | None:
+def _language_check(data: DataArguments, tokenizer: PreTrainedTokenizerBase | None) -> Callable[[str], None] | None:
+    """
+    Check the languages of the arguments; what checks those of records is returned, None where any code will do.
+
+    Raises:
+        ValueError: a language that a multilingual tokenizer does not have, or several pairs without such a tokenizer.
+    """
+    if tokenizer is None or not is_multilingual(tokenizer):
+        if data.has_several_pairs:
+            kind = "a new tokenizer" if tokenizer is None else f"the {type(tokenizer).__name__}"
+            raise ValueError(
+                f"several pairs of languages need a multilingual tokenizer, and {kind} is of one pair: start from a "
+                "multilingual checkpoint (--model_name_or_path), or give source_lang and target_lang alone"
+            )
+        return None
+    check_target_text(tokenizer)
+    given = [(side, getattr(data, side)) for side in ("source_lang", "target_lang")]
+    named = [("language_pairs", code) for pair in data.pairs for code in pair]
+    for name, code in [*given, *named]:
+        if code is None:
+            continue
+        try:
+            check_language(tokenizer, code)
+        except ValueError as error:
+            side = name.removesuffix("_lang")
+            advice = "" if name == "language_pairs" else f" (what the corpus calls it goes into --{side}_column)"
+            raise ValueError(f"{name}: {error}{advice}") from None
+    return partial(check_language, tokenizer)
+
+
+def _set_languages(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, pairs: list[LanguagePair]) -> None:
+    """
+    Tell generation config and tokenizer, which every checkpoint has, what they are trained for: of a single pair, what
+    they need to translate it unasked.
+
+    Raises:
+        ValueError: the model does not read text as the tokenizer writes it.
+    """
+    if ends_with_language(tokenizer) and model.config.model_type != "capsule-mbart":
+        raise ValueError(
+            f"the tokenizer does not fit the model: {type(tokenizer).__name__} puts the language behind the sentence, "
+            f"which only mBART reads, and the model is of type {model.config.model_type}"
+        )
+    pair = pairs[0] if len(pairs) == 1 else None
+    config = model.generation_config
+    config.forced_bos_token_id = None
+    if pair is None:
+        tokenizer.tgt_lang = None
+    else:
+        tokenizer.src_lang, tokenizer.tgt_lang = pair
+        config.update(**generation_languages(tokenizer, pair))
+    config.language_pairs = [list(pair) for pair in pairs]
+
+
+def _load(arguments: Arguments, split: str, check: Callable[[str], None] | None) -> Dataset | None:
     data = arguments.data
     if not data.has_split(split):
         return None
     try:
-        return load_split(
-            split,
-            source_lang=str(data.source_lang),
-            target_lang=str(data.target_lang),
-            file=data.split_file(split),
-            dataset_name=data.dataset_name,
-            dataset_config_name=data.dataset_config_name,
-            data_dir=data.data_dir,
-            max_samples=data.max_samples(split),
-        )
+        return load_split(split, **data.corpus(split), check_language=check)
     except MissingSplitError as error:
         if split == "train":
             raise
@@ -176,13 +271,18 @@ def _load(arguments: Arguments, split: str) -> Dataset | None:
         return None
 
 
-def _tokenizer(arguments: Arguments, train: Dataset, checkpoint: Path | None) -> PreTrainedTokenizerBase:
-    """The run's own tokenizer if it is resumed, else the one asked for, else a new one, trained by rank 0."""
+def _given_tokenizer(arguments: Arguments, checkpoint: Path | None) -> PreTrainedTokenizerBase | None:
+    """The run's own tokenizer if it is resumed, else the one asked for; None where a new one is to be trained."""
+    source = checkpoint or arguments.data.tokenizer_name_or_path or arguments.model.model_name_or_path
+    if source is None:
+        return None
+    load = partial(from_checkpoint, AutoTokenizer, trust_remote_code=arguments.data.trust_remote_code)
+    return _loading("tokenizer", str(source), load)
+
+
+def _new_tokenizer(arguments: Arguments, train: Dataset) -> PreTrainedTokenizerBase:
+    """A tokenizer of the training text, trained by rank 0."""
     data, training = arguments.data, arguments.training
-    source = checkpoint or data.tokenizer_name_or_path or arguments.model.model_name_or_path
-    if source is not None:
-        load = partial(from_checkpoint, AutoTokenizer, trust_remote_code=arguments.data.trust_remote_code)
-        return _loading("tokenizer", str(source), load)
     length = arguments.model.max_position_embeddings or max(
         MAX_LENGTH, data.max_source_length or 0, data.max_target_length or 0
     )

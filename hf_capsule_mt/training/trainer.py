@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from accelerate.utils import gather_object
 from datasets import Dataset
@@ -29,17 +30,19 @@ from transformers.utils import SAFE_WEIGHTS_NAME
 from transformers.utils.hub import hf_api
 
 from ..data.batching import EncodedPairs, TokenBatchSampler, TranslationCollator
+from ..data.corpus import rows_by_pair
 from ..data.tokenizer import forget_last_call
 from ..evaluation.checkpoints import absent_weights
 from ..evaluation.scores import score
 from ..evaluation.translate import translate
 from ..files import write_whole
-from .arguments import CapsuleSeq2SeqTrainingArguments
+from ..models.tokenizer_languages import LanguagePair, is_multilingual, languages_of
+from .arguments import SCORES, CapsuleSeq2SeqTrainingArguments
 from .averaging import checkpoint_step, is_complete, rotate_checkpoints
 from .callbacks import EpochCallback, LineCallback, ThroughputCallback, TokenProgressCallback
 from .divergence import DivergenceCallback
-from .monitoring import measure, samples, show_samples
-from .report import RESULTS
+from .monitoring import MONITORED, measure, samples, show_samples
+from .report import RESULTS, mean
 from .sharding import load_whole
 
 # key of the log's entries about saved checkpoints
@@ -61,7 +64,9 @@ class CapsuleSeq2SeqTrainer(Seq2SeqTrainer):
         eval_dataset: raw pairs with the columns "source" and "target".
         processing_class: the tokenizer.
         target_lang: language of the targets, which some scoring conventions depend on.
-        source_lang: language of the sources, for the model card.
+        source_lang: language of the sources, for the model card, and for a multilingual tokenizer.
+        groups: the number of its pair of languages of each training example, where there are several; the evaluation
+            data then has the columns "source_lang" and "target_lang".
         callbacks: more callbacks.
     """
 
@@ -75,6 +80,8 @@ class CapsuleSeq2SeqTrainer(Seq2SeqTrainer):
         processing_class: PreTrainedTokenizerBase,
         target_lang: str = "",
         source_lang: str = "",
+        groups: Sequence[int] | np.ndarray | None = None,
+        sampling_temperature: float = 1.0,
         callbacks: Sequence[TrainerCallback] = (),
     ) -> None:
         self.source_lang, self.target_lang = source_lang, target_lang
@@ -88,6 +95,8 @@ class CapsuleSeq2SeqTrainer(Seq2SeqTrainer):
             num_splits=args.world_size * args.gradient_accumulation_steps,
             rank=args.process_index,
             world_size=args.world_size,
+            groups=groups,
+            temperature=sampling_temperature,
         )
         super().__init__(
             model=model,
@@ -189,6 +198,57 @@ class CapsuleSeq2SeqTrainer(Seq2SeqTrainer):
             pairs = gather_object(pairs)
         return [translation for _, translation in sorted(pairs)]
 
+    def rows_by_pair(self, dataset: Dataset) -> dict[LanguagePair, list[int]]:
+        """The rows of each pair of languages of raw pairs."""
+        return rows_by_pair(dataset, LanguagePair(self.source_lang, self.target_lang))
+
+    def translate_pairs(self, dataset: Dataset, description: str = "", **generate_kwargs: Any) -> list[str]:
+        """`translate` of the sources of raw pairs, each into the target language of its row."""
+        translations = [""] * len(dataset)
+        sources = dataset["source"][:]
+        for pair, rows in self.rows_by_pair(dataset).items():
+            with languages_of(self.processing_class, self._known(pair)) as languages:
+                found = self.translate([sources[row] for row in rows], description, **generate_kwargs, **languages)
+            for row, translation in zip(rows, found, strict=True):
+                translations[row] = translation
+        return translations
+
+    def score_pairs(self, dataset: Dataset, hypotheses: Sequence[str]) -> dict[LanguagePair, dict[str, Any]]:
+        """The scores (see `scores.score`) of translations of raw pairs, by their languages."""
+        references = dataset["target"][:]
+        return {
+            pair: score(
+                [hypotheses[row] for row in rows],
+                [references[row] for row in rows],
+                convention=self.args.score_convention,
+                target_lang=pair.target,
+            )
+            for pair, rows in self.rows_by_pair(dataset).items()
+        }
+
+    def _known(self, pair: LanguagePair) -> LanguagePair | None:
+        """The pair for a tokenizer that has to know it, and None for any other."""
+        return pair if is_multilingual(self.processing_class) else None
+
+    def _measure(self, dataset: Dataset) -> dict[str, float]:
+        """What `monitoring.measure` says, mean over the pairs of languages."""
+        by_pair = self.rows_by_pair(dataset)
+        sources, targets = dataset["source"][:], dataset["target"][:]
+        measured = []
+        for pair, rows in by_pair.items():
+            with languages_of(self.processing_class, self._known(pair)):
+                found = measure(
+                    self.model,
+                    self.processing_class,
+                    [sources[row] for row in rows],
+                    [targets[row] for row in rows],
+                    max_tokens=self.args.eval_max_tokens_per_batch,
+                    most=max(1, MONITORED // len(by_pair)),
+                )
+            # no numbers where all sides are blank
+            measured += [found] if found else []
+        return mean(measured) if measured else {}
+
     def evaluate(
         self,
         eval_dataset: Dataset | None = None,
@@ -198,7 +258,8 @@ class CapsuleSeq2SeqTrainer(Seq2SeqTrainer):
     ) -> dict[str, float]:
         """
         Translate the data set and score it: BLEU, chrF and TER; measure the loss and what the capsules do on the first
-        sentences of it, and show some translations in TensorBoard (see `monitoring`).
+        sentences of it, and show some translations in TensorBoard (see `monitoring`). With several pairs of languages
+        the scores are those of each (eval_bleu_eng_Latn-deu_Latn) and their mean (eval_bleu).
 
         Args:
             eval_dataset: raw pairs, by default the validation set.
@@ -209,19 +270,15 @@ class CapsuleSeq2SeqTrainer(Seq2SeqTrainer):
         dataset = self.eval_dataset if eval_dataset is None else eval_dataset
         start = time.perf_counter()
         gen_kwargs = {**self.generation_options(), **gen_kwargs}
-        hypotheses = self.translate(dataset["source"], "translating", **gen_kwargs)
-        scores = score(
-            hypotheses, dataset["target"], convention=self.args.score_convention, target_lang=self.target_lang
-        )
-        metrics = {f"{metric_key_prefix}_{name}": value for name, value in scores.items() if name != "signatures"}
-        measured = measure(
-            self.model,
-            self.processing_class,
-            dataset["source"],
-            dataset["target"],
-            max_tokens=self.args.eval_max_tokens_per_batch,
-        )
-        metrics |= {f"{metric_key_prefix}_{name}": value for name, value in measured.items()}
+        hypotheses = self.translate_pairs(dataset, "translating", **gen_kwargs)
+        by_pair = {
+            pair: {name: scores[name] for name in SCORES}
+            for pair, scores in self.score_pairs(dataset, hypotheses).items()
+        }
+        values = mean(list(by_pair.values())) | self._measure(dataset)
+        if len(by_pair) > 1:
+            values |= {f"{name}_{pair}": value for pair, scores in by_pair.items() for name, value in scores.items()}
+        metrics = {f"{metric_key_prefix}_{name}": value for name, value in values.items()}
         metrics[f"{metric_key_prefix}_runtime"] = round(time.perf_counter() - start, 3)
         self.log(metrics)
         if self.is_world_process_zero():

@@ -133,7 +133,7 @@ class TestErrors:
         [
             (HYPOTHESES, REFERENCES[:3], {}, "4 hypotheses and 3 references"),
             ([], [], {}, "empty"),
-            (HYPOTHESES, REFERENCES, {"convention": "lower"}, "one of cased, lc_norm_tok, got 'lower'"),
+            (HYPOTHESES, REFERENCES, {"convention": "lower"}, "one of cased, lc_norm_tok, flores200, got 'lower'"),
             (HYPOTHESES, REFERENCES, {"convention": "lc_norm_tok", "target_lang": "zh-CN"}, "target_lang='zh-CN'"),
             ("Ein Hund", REFERENCES, {}, "hypotheses must be a list"),
             (HYPOTHESES, "Ein Hund", {}, "references must be a list"),
