@@ -23,6 +23,8 @@ REFUSED = {
     "device": (None, "cpu"),
     "source_lang": (None,),
     "target_lang": (None,),
+    "source_lang_field": (None,),
+    "target_lang_field": (None,),
     "trust_remote_code": (False,),
     "operators": (None,),
 }

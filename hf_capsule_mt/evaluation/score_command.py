@@ -23,11 +23,12 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..command import run_command
 from ..files import json_text
-from .checkpoints import checkpoint_fingerprint, load_checkpoint, set_languages
+from ..models.tokenizer_languages import check_target_text, languages_of
+from .checkpoints import checkpoint_fingerprint, load_checkpoint
 from .encoding import target_vocabulary
 from .line_files import (
     STANDARD_STREAM,
@@ -38,6 +39,7 @@ from .line_files import (
     open_lines,
     process_lines,
 )
+from .line_languages import check_languages, language_fields, rows_by_languages
 from .score_pairs import ScoredTranslation, score_pairs
 from .translate_command import (
     SCORE_DECIMALS,
@@ -96,9 +98,8 @@ def _command(arguments: argparse.Namespace) -> None:
             arguments.device,
             trust_remote_code=arguments.trust_remote_code,
         )
-        generate_kwargs = set_languages(tokenizer, arguments.source_lang, arguments.target_lang)
-        if arguments.length_penalty is not None:
-            generate_kwargs["length_penalty"] = arguments.length_penalty
+        check_languages(arguments, tokenizer)
+        check_target_text(tokenizer)
         # Of the options, those that cannot change a score
         neutral = ("source", "target", "output", "max_tokens", "window", "device", "checkpoint", "operators")
         options = {name: value for name, value in vars(arguments).items() if name not in neutral}
@@ -110,20 +111,21 @@ def _command(arguments: argparse.Namespace) -> None:
         def run(window: list[str], first: int, progress: Callable[[int, int], None]) -> list[str]:
             records = _records(arguments, window, first)
             counts, flat, tokens = _flatten(arguments, tokenizer, records, first, rows)
-            results = score_pairs(
-                model,
-                tokenizer,
-                [record[arguments.source_field] for record, _ in flat],
-                [text for _, text in flat],
-                tokens=tokens,
-                prefixes=prefixes_of(arguments, [record for record, _ in flat]),
-                max_tokens=arguments.max_tokens,
-                first=first,
-                # Of an n-best list, several make a line
-                progress=lambda done, total: progress(done * len(window) // max(1, total), len(window)),
-                **generate_kwargs,
-            )
-            scored = iter(results)
+            places = [_place(arguments, first + n) for n, count in enumerate(counts) for _ in range(count)]
+            found: dict[int, ScoredTranslation] = {}
+            by_languages = rows_by_languages(arguments, tokenizer, [record for record, _ in flat], places)
+            for pair, chosen in by_languages.items():
+
+                def show(done: int, _: int, before: int = len(found)) -> None:
+                    # Of an n-best list, several make a line
+                    progress((before + done) * len(window) // max(1, len(flat)), len(window))
+
+                given = None if tokens is None else [tokens[row] for row in chosen]
+                with languages_of(tokenizer, pair) as languages:
+                    options = {"numbers": [first + row for row in chosen], "progress": show, **languages}
+                    results = _score(arguments, model, tokenizer, [flat[row] for row in chosen], given, **options)
+                found.update(zip(chosen, results, strict=True))
+            scored = iter([found[row] for row in range(len(flat))])
             return [
                 _line(arguments, record, [next(scored) for _ in range(count)])
                 for record, count in zip(records, counts, strict=True)
@@ -131,6 +133,29 @@ def _command(arguments: argparse.Namespace) -> None:
 
         lines = sources if arguments.jsonl else _pairs(sources, targets)
         process_lines(lines, output, run, total=total, window=arguments.window, title="scoring")
+
+
+def _score(
+    arguments: argparse.Namespace,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    flat: list[tuple[dict[str, Any], str]],
+    tokens: list[list[int]] | None,
+    **options: Any,
+) -> list[ScoredTranslation]:
+    """Of records with the same languages and their translations."""
+    if arguments.length_penalty is not None:
+        options["length_penalty"] = arguments.length_penalty
+    return score_pairs(
+        model,
+        tokenizer,
+        [record[arguments.source_field] for record, _ in flat],
+        [text for _, text in flat],
+        tokens=tokens,
+        prefixes=prefixes_of(arguments, [record for record, _ in flat]),
+        max_tokens=arguments.max_tokens,
+        **options,
+    )
 
 
 def _pairs(sources: Iterator[str], targets: Iterator[str]) -> Iterator[str]:
@@ -150,6 +175,7 @@ def _records(arguments: argparse.Namespace, window: list[str], first: int) -> li
         return [{arguments.source_field: source, arguments.target_field: target} for source, target in pairs]
     target = ("translations", list) if arguments.nbest else (arguments.target_field, str)
     fields = dict([(arguments.source_field, str), target])
+    fields |= dict.fromkeys(language_fields(arguments), str)
     if arguments.prefix_field is not None:
         fields[arguments.prefix_field] = str
     return [json_record(line, _place(arguments, number), fields) for number, line in enumerate(window, start=first)]

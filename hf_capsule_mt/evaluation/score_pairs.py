@@ -41,7 +41,7 @@ def score_pairs(
     prefixes: Sequence[str] | None = None,
     max_tokens: int = 4096,
     progress: Progress | None = None,
-    first: int = 1,
+    numbers: Sequence[int] | None = None,
     **generate_kwargs: Any,
 ) -> list[ScoredTranslation]:
     """
@@ -56,7 +56,7 @@ def score_pairs(
     Args:
         tokens: ids of the translations as they were generated, in the place of what the tokenizer makes of the texts.
         prefixes: what of each translation was forced; it is not scored.
-        first: number of the first translation, for messages.
+        numbers: of the translations, for messages; by default they are counted from 1.
         generate_kwargs: only `length_penalty` and what forbids or forces tokens matter here.
 
     Returns:
@@ -80,8 +80,9 @@ def score_pairs(
     for row, pair, target in zip(rows, pairs, targets, strict=True):
         # Of given tokens there may be none, of a text there is always the end
         if target != pair.prompt[1:] + pair.target or not (pair.target or tokens is not None):
+            number = numbers[row] if numbers else row + 1
             raise ValueError(
-                f"translation {first + row} does not begin with the tokens of its prefix: {translations[row][:60]!r}"
+                f"translation {number} does not begin with the tokens of its prefix: {translations[row][:60]!r}"
             )
     blank = ScoredTranslation([], [], 0.0)
     seen = set(rows)

@@ -4,6 +4,8 @@ Translate a file, or standard input, with any encoder-decoder checkpoint.
     hf-capsule-mt translate runs/grammar test.en --output test.de
     cat test.en | hf-capsule-mt translate runs/grammar > test.de
     hf-capsule-mt translate runs/grammar test.jsonl --jsonl --num_return_sequences 5 --agreements
+    hf-capsule-mt translate runs/nllb test.en --source_lang eng_Latn --target_lang deu_Latn
+    hf-capsule-mt translate runs/nllb test.jsonl --jsonl --source_lang_field from --target_lang_field to
     hf-capsule-mt translate exported test.en --backend onnx    a folder of `hf-capsule-mt export --format onnx`
 
 One sentence a line; a blank line stays blank. With --scores a line is "score TAB translation", with several
@@ -11,6 +13,9 @@ translations a sentence "sentence TAB score TAB translation", the sentences coun
 objects: the field "translation" is added, other fields are passed on, and with --scores, several translations or
 --agreements also "translations", a list of objects with "text", "score", "tokens" (ids), "ended" (false if a length
 limit cut it off) and "agreements".
+
+Multilingual checkpoints (NLLB, M2M100, mBART) need the languages, as their tokenizers call them, unless the checkpoint
+was trained for a single pair, which is saved with it.
 
 The order of the lines is kept. They are sorted by length and written in windows of --window lines, so that text of any
 length can be piped through. A file given by --output appears when it is complete; the same command after an
@@ -31,7 +36,8 @@ from ..command import run_command
 from ..files import json_text
 from ..loading import add_trust_argument
 from ..models.capsule_configuration import CapsuleConfigMixin
-from .checkpoints import DTYPES, checkpoint_fingerprint, load_checkpoint, set_languages
+from ..models.tokenizer_languages import languages_of
+from .checkpoints import DTYPES, checkpoint_fingerprint, load_checkpoint
 from .line_files import (
     STANDARD_STREAM,
     WINDOW,
@@ -41,6 +47,13 @@ from .line_files import (
     name_of,
     open_lines,
     process_lines,
+)
+from .line_languages import (
+    add_language_arguments,
+    check_language_arguments,
+    check_languages,
+    language_fields,
+    rows_by_languages,
 )
 from .onnx_backend import export_fingerprint, load_translator
 from .translate import Hypothesis, Progress, translate, translate_nbest
@@ -59,11 +72,11 @@ class Backend(NamedTuple):
     What translates.
 
     Attributes:
-        translate: from sentences, their prefixes (or None) and what to call after every batch to hypotheses.
+        translate: from records, what messages call these, and what to call after every batch to hypotheses.
         fingerprint: digests of all that the translations depend on.
     """
 
-    translate: Callable[[list[str], list[str] | None, Progress], list[list[Hypothesis]]]
+    translate: Callable[[list[dict[str, Any]], list[str], Progress], list[list[Hypothesis]]]
     fingerprint: Callable[[], dict[str, str]]
 
 
@@ -75,8 +88,7 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--target_prefix", metavar="TEXT", help="whole words that every translation begins with")
     parser.add_argument("--prefix_field", metavar="FIELD", help="with --jsonl, the field of each line's own prefix")
     parser.add_argument("--length_penalty", type=float, help="exponent of the length in a score (the checkpoint's)")
-    parser.add_argument("--source_lang", help="code of the language, for multilingual checkpoints")
-    parser.add_argument("--target_lang", help="code of the language, for multilingual checkpoints")
+    add_language_arguments(parser)
     parser.add_argument("--max_tokens", type=int, default=4096, help="tokens of a batch, beams included (4096)")
     parser.add_argument("--window", type=int, default=WINDOW, help=f"lines read and written at a time ({WINDOW})")
     parser.add_argument("--dtype", choices=DTYPES, default="float32", help="precision (float32)")
@@ -99,6 +111,7 @@ def check_model_arguments(arguments: argparse.Namespace, *positive: str) -> None
         raise ValueError("--prefix_field needs --jsonl; --target_prefix gives all lines the same prefix")
     if arguments.prefix_field is not None and arguments.target_prefix is not None:
         raise ValueError("give either --prefix_field or --target_prefix, and not both")
+    check_language_arguments(arguments)
 
 
 def check_numbers(arguments: argparse.Namespace, *names: str) -> None:
@@ -188,16 +201,30 @@ def _pytorch(arguments: argparse.Namespace) -> Backend:
     )
     if arguments.agreements and not isinstance(model.config, CapsuleConfigMixin):
         raise ValueError(f"--agreements are those of capsule models, and {arguments.checkpoint} is none")
-    generate_kwargs = _generate_kwargs(arguments)
-    generate_kwargs |= set_languages(tokenizer, arguments.source_lang, arguments.target_lang)
+    check_languages(arguments, tokenizer)
 
-    def run(sentences: list[str], prefixes: list[str] | None, progress: Progress) -> list[list[Hypothesis]]:
-        shared: dict[str, Any] = {"max_tokens": arguments.max_tokens, "progress": progress, **generate_kwargs}
+    def run_alike(records: list[dict[str, Any]], **options: Any) -> list[list[Hypothesis]]:
+        """Of records with the same languages."""
+        sentences = [record[arguments.source_field] for record in records]
+        prefixes = prefixes_of(arguments, records)
+        shared: dict[str, Any] = {"max_tokens": arguments.max_tokens, **_generate_kwargs(arguments), **options}
         if _is_detailed(arguments) or prefixes is not None:
             return translate_nbest(
                 model, tokenizer, sentences, prefixes=prefixes, agreements=arguments.agreements, **shared
             )
         return [[Hypothesis(text, [])] for text in translate(model, tokenizer, sentences, **shared)]
+
+    def run(records: list[dict[str, Any]], places: list[str], progress: Progress) -> list[list[Hypothesis]]:
+        found: dict[int, list[Hypothesis]] = {}
+        for pair, rows in rows_by_languages(arguments, tokenizer, records, places).items():
+
+            def show(done: int, _: int, before: int = len(found)) -> None:
+                progress(before + done, len(records))
+
+            with languages_of(tokenizer, pair) as languages:
+                results = run_alike([records[row] for row in rows], progress=show, **languages)
+            found.update(zip(rows, results, strict=True))
+        return [found[row] for row in range(len(records))]
 
     return Backend(run, lambda: checkpoint_fingerprint(model, tokenizer))
 
@@ -206,8 +233,11 @@ def _onnx(arguments: argparse.Namespace) -> Backend:
     translator = load_translator(arguments)
     shared: dict[str, Any] = {"max_tokens": arguments.max_tokens, **_generate_kwargs(arguments)}
     return Backend(
-        lambda sentences, prefixes, progress: translator.translate_nbest(
-            sentences, prefixes=prefixes, progress=progress, **shared
+        lambda records, _, progress: translator.translate_nbest(
+            [record[arguments.source_field] for record in records],
+            prefixes=prefixes_of(arguments, records),
+            progress=progress,
+            **shared,
         ),
         lambda: export_fingerprint(translator.folder),
     )
@@ -225,9 +255,9 @@ def _command(arguments: argparse.Namespace) -> None:
         output.begin(options)
 
         def run(window: list[str], first: int, progress: Progress) -> list[str]:
-            records = _records(arguments, window, first)
-            sentences = [record[arguments.source_field] for record in records]
-            nbest = backend.translate(sentences, prefixes_of(arguments, records), progress)
+            places = [f"{name_of(arguments.input)}, line {number}" for number in range(first, first + len(window))]
+            records = _records(arguments, window, places)
+            nbest = backend.translate(records, places, progress)
             if arguments.jsonl:
                 return [_json_line(*line, _is_detailed(arguments)) for line in zip(records, nbest, strict=True)]
             numbered = enumerate(nbest, start=first - 1)
@@ -239,12 +269,12 @@ def _command(arguments: argparse.Namespace) -> None:
             process_lines(lines, output, run, total=total, window=arguments.window, title="translating")
 
 
-def _records(arguments: argparse.Namespace, window: list[str], first: int) -> list[dict[str, Any]]:
+def _records(arguments: argparse.Namespace, window: list[str], places: list[str]) -> list[dict[str, Any]]:
     """The lines as records; plain text has one field."""
     if not arguments.jsonl:
         return [{arguments.source_field: line} for line in window]
-    fields = dict.fromkeys(filter(None, (arguments.source_field, arguments.prefix_field)), str)
-    places = [f"{name_of(arguments.input)}, line {number}" for number in range(first, first + len(window))]
+    names = (arguments.source_field, arguments.prefix_field, *language_fields(arguments))
+    fields = dict.fromkeys(filter(None, names), str)
     records = [json_record(line, place, fields) for place, line in zip(places, window, strict=True)]
     for place, record in zip(places, records, strict=True):
         for name in ("translation", "translations"):

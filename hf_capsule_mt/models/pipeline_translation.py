@@ -26,6 +26,15 @@ from transformers import (
 )
 from transformers.tokenization_utils_base import VERY_LARGE_INTEGER
 
+from .tokenizer_languages import (
+    LANGUAGE_PARAMETERS,
+    LanguagePair,
+    choose_languages,
+    is_multilingual,
+    languages_of,
+    saved_languages,
+)
+
 logger = logging.getLogger(__name__)
 
 # "translation_en_to_de"; language codes may hold underscores themselves ("translation_eng_Latn_to_deu_Latn")
@@ -222,8 +231,9 @@ class TranslationPipeline(Pipeline):
     generation config says so. A sentence is translated alike alone and in any batch.
 
     Parameters, when the pipeline is built or called:
-        src_lang, tgt_lang (str): the languages, for multilingual tokenizers; a task such as "translation_en_to_de"
-            sets both. Models of a single pair ignore them.
+        src_lang, tgt_lang (str): the languages, for multilingual tokenizers, as these call them; a task such as
+            "translation_en_to_de" or "translation_eng_Latn_to_deu_Latn" sets both. Where neither says them, they are
+            those that were saved with the tokenizer. Models of a single pair ignore them.
         truncation (bool, True): False passes long sentences on in full, for models without a limit on positions.
         return_tensors (bool, False): give `translation_token_ids` (without padding) in place of `translation_text`.
         clean_up_tokenization_spaces (bool, False): as in the tokenizer's `decode`.
@@ -241,6 +251,8 @@ class TranslationPipeline(Pipeline):
         super().__init__(*args, **kwargs)
         if self.tokenizer is None:
             raise ValueError("the translation pipeline needs a tokenizer: pass tokenizer=... along with the model")
+        # before a call sets others
+        self._saved_languages = saved_languages(self.tokenizer)
         if not self.model.config.is_encoder_decoder:
             raise ValueError(
                 "the translation pipeline needs an encoder-decoder model such as MarianMTModel, got"
@@ -285,7 +297,8 @@ class TranslationPipeline(Pipeline):
         # The stand-in gives a blank sentence's row the keys and types of its batch; the model never sees it
         text = "." if is_blank else self._task_parameters()["prefix"] + sentence
         limit = max_source_length(self.tokenizer, self.model.config) if truncation else VERY_LARGE_INTEGER
-        encoded, (excess,) = encode_truncated(self._encoder(src_lang, tgt_lang), [text], limit)
+        with languages_of(self.tokenizer, self._languages(src_lang, tgt_lang)) as to_write:
+            encoded, (excess,) = encode_truncated(self.tokenizer, [text], limit)
         if excess:
             self._num_truncated += 1
             logger.warning(
@@ -293,19 +306,16 @@ class TranslationPipeline(Pipeline):
                 f" can read ({self._num_truncated} truncated so far): {sentence[:60]!r}..."
             )
         model_inputs = {key: torch.tensor(encoded[key]) for key in ("input_ids", "attention_mask")}
-        if "forced_bos_token_id" in encoded:
-            model_inputs["forced_bos_token_id"] = encoded["forced_bos_token_id"]
-        return {**model_inputs, "is_blank": torch.tensor([is_blank])}
+        return {**model_inputs, **to_write, "is_blank": torch.tensor([is_blank])}
 
-    def _encoder(self, src_lang: str | None, tgt_lang: str | None) -> Callable[..., BatchEncoding]:
-        """The tokenizer's own way to prepare a translation where it has one, or the tokenizer itself."""
-        build = getattr(self.tokenizer, "_build_translation_inputs", None)
-        if build is None:
-            return self.tokenizer
-        pair = PAIR_TASK.fullmatch(self.task)
-        if pair and src_lang is None and tgt_lang is None:
-            src_lang, tgt_lang = pair["source"], pair["target"]
-        return partial(build, return_tensors=None, src_lang=src_lang, tgt_lang=tgt_lang)
+    def _languages(self, src_lang: str | None, tgt_lang: str | None) -> LanguagePair | None:
+        """The languages of a call, of the task, or of the tokenizer; None for a tokenizer of one pair."""
+        if not is_multilingual(self.tokenizer):
+            return None
+        task = PAIR_TASK.fullmatch(self.task)
+        if task and src_lang is None and tgt_lang is None:
+            src_lang, tgt_lang = task["source"], task["target"]
+        return choose_languages(self.tokenizer, src_lang, tgt_lang, self._saved_languages, ("src_lang", "tgt_lang"))
 
     def _task_parameters(self) -> dict[str, Any]:
         """What older checkpoints (T5) keep in their config for this task: a prefix and generation parameters."""
@@ -319,10 +329,11 @@ class TranslationPipeline(Pipeline):
         if "generation_config" not in generate_kwargs:
             task_parameters = {key: value for key, value in self._task_parameters().items() if key != "prefix"}
             generate_kwargs = {**task_parameters, **generate_kwargs}
-        if "forced_bos_token_id" in model_inputs:
-            token_id = model_inputs["forced_bos_token_id"]
-            # Batching turns the number, the same for every sentence of a call, into a list
-            generate_kwargs.setdefault("forced_bos_token_id", token_id[0] if isinstance(token_id, list) else token_id)
+        for name in LANGUAGE_PARAMETERS:
+            if name in model_inputs:
+                token_id = model_inputs[name]
+                # Batching turns the number, the same for every sentence of a call, into a list
+                generate_kwargs.setdefault(name, token_id[0] if isinstance(token_id, list) else token_id)
 
         num_sequences = generation_value(self.model, generate_kwargs, "num_return_sequences") or 1
         lengths = torch.zeros((len(is_blank), num_sequences), dtype=torch.long, device=is_blank.device)

@@ -23,6 +23,8 @@ from transformers import PreTrainedTokenizerBase
 # special tokens that are no languages
 NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 MOST_MATCHES = 3
+# of generate, which say the target language; the first is mBART's
+LANGUAGE_PARAMETERS = ("decoder_start_token_id", "forced_bos_token_id")
 
 
 class LanguagePair(NamedTuple):
@@ -69,16 +71,21 @@ def check_language(tokenizer: PreTrainedTokenizerBase, code: str) -> None:
     if code in codes:
         return
     near = _nearest(code, codes)
-    advice = f"did you mean {' or '.join(near)}?" if near else f"it has such as {', '.join(codes[:MOST_MATCHES])}"
+    advice = f"did you mean {' or '.join(near)}?" if near else f"it has {', '.join(codes[:MOST_MATCHES])} and others"
     raise ValueError(f"{code!r} is none of the {len(codes)} languages of {type(tokenizer).__name__}; {advice}")
 
 
 def _nearest(code: str, codes: Sequence[str]) -> list[str]:
-    wanted = code.lower().replace("-", "_")
-    begin = [known for known in codes if known.lower().startswith(wanted)] if wanted else []
-    # "de_DE" where a tokenizer has "de"
-    begin += [known for known in codes if known not in begin and wanted.split("_")[0] == known.lower().split("_")[0]]
+    # "de", "de_DE" and "deu" for "deu_Latn", whichever of them a tokenizer has
+    wanted = _base(code)
+    bases = {known: _base(known) for known in codes}
+    begin = [known for known, base in bases.items() if wanted and (base.startswith(wanted) or wanted.startswith(base))]
     return (begin or difflib.get_close_matches(code, codes, n=MOST_MATCHES))[:MOST_MATCHES]
+
+
+def _base(code: str) -> str:
+    """The language of a code without region and script."""
+    return code.lower().replace("-", "_").split("_")[0]
 
 
 def saved_languages(tokenizer: PreTrainedTokenizerBase) -> LanguagePair | None:
@@ -92,6 +99,7 @@ def choose_languages(
     source: str | None,
     target: str | None,
     saved: LanguagePair | None = None,
+    names: tuple[str, str] = ("source_lang", "target_lang"),
 ) -> LanguagePair | None:
     """
     The languages to translate with.
@@ -99,6 +107,7 @@ def choose_languages(
     Args:
         source, target: codes as far as they are given.
         saved: for what is not given.
+        names: what messages call the two.
 
     Returns:
         The pair; None for a tokenizer that is not multilingual.
@@ -115,10 +124,14 @@ def choose_languages(
         source, target = source or saved.source, target or saved.target
     if source is None or target is None:
         raise ValueError(
-            f"the model is multilingual: give the codes of both languages, source and target, as {_example(tokenizer)}"
+            f"the model is multilingual: give the codes of both languages ({names[0]}, {names[1]}), such as "
+            f"{_example(tokenizer)}"
         )
-    for code in (source, target):
-        check_language(tokenizer, code)
+    for name, code in zip(names, (source, target), strict=True):
+        try:
+            check_language(tokenizer, code)
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from None
     return LanguagePair(source, target)
 
 
@@ -156,8 +169,8 @@ def use_languages(tokenizer: PreTrainedTokenizerBase, pair: LanguagePair | None)
 
 def generation_languages(tokenizer: PreTrainedTokenizerBase, pair: LanguagePair) -> dict[str, int]:
     """What `generate` needs to write the target language of a pair, by the names of its parameters."""
-    name = "decoder_start_token_id" if ends_with_language(tokenizer) else "forced_bos_token_id"
-    return {name: language_id(tokenizer, pair.target)}
+    start, forced = LANGUAGE_PARAMETERS
+    return {start if ends_with_language(tokenizer) else forced: language_id(tokenizer, pair.target)}
 
 
 def ends_with_language(tokenizer: PreTrainedTokenizerBase) -> bool:

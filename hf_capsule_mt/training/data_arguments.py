@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal
+
+from transformers import PreTrainedTokenizerBase
 
 from ..data.corpus import GRAMMAR
 from ..loading import TRUST_HELP
-from ..models.tokenizer_languages import LanguagePair
+from ..models.tokenizer_languages import LanguagePair, check_language, is_multilingual
 from ..operators import OPERATORS_HELP
 from .help_text import argument
 
@@ -173,3 +177,37 @@ class DataArguments:
             "data_dir": self.data_dir,
             "max_samples": self.max_samples(split),
         }
+
+
+def language_check(data: DataArguments, tokenizer: PreTrainedTokenizerBase | None) -> Callable[[str], None] | None:
+    """
+    Check the languages of the arguments for a tokenizer.
+
+    Args:
+        tokenizer: None where one of the corpus is to be trained.
+
+    Returns:
+        What checks the languages of records (`load_split`); None where any name will do.
+
+    Raises:
+        ValueError: a language that a multilingual tokenizer does not have, or several pairs without such a tokenizer.
+    """
+    if tokenizer is None or not is_multilingual(tokenizer):
+        if data.has_several_pairs:
+            kind = "a new tokenizer" if tokenizer is None else f"the {type(tokenizer).__name__}"
+            raise ValueError(
+                f"several pairs of languages need a multilingual model, and {kind} is of one pair: start from such as "
+                "NLLB, or give source_lang and target_lang alone"
+            )
+        return None
+    named = [(f"language_pairs {pair}", code) for pair in data.pairs for code in pair]
+    for name, code in [("source_lang", data.source_lang), ("target_lang", data.target_lang), *named]:
+        if code is None:
+            continue
+        try:
+            check_language(tokenizer, code)
+        except ValueError as error:
+            column = name.replace("_lang", "_column")
+            advice = "" if data.pairs else f" (what the corpus calls it goes into --{column})"
+            raise ValueError(f"{name}: {error}{advice}") from None
+    return partial(check_language, tokenizer)

@@ -12,6 +12,9 @@ The files beside an output prefix, in the order in which they come into being:
                                      the corpus and, last, its record, which says that the corpus is whole; each is put
                                      in place in one step. Only then are the partial files removed.
 
+With several pairs of languages, of a multilingual teacher, the corpus is PREFIX.PAIR.SOURCE_LANG and
+PREFIX.PAIR.TARGET_LANG for each of language_pairs, or PREFIX.jsonl where records say their languages.
+
 Whatever the moment of a kill, the same command goes on from these files. The processes need a common file system.
 """
 
@@ -31,21 +34,25 @@ from typing import Any, BinaryIO
 
 import torch
 from accelerate import PartialState
+from datasets import Dataset
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 from tqdm.auto import tqdm
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils.logging import disable_progress_bar
 
-from ..data.corpus import JSON_SUFFIXES, load_split
+from ..data.corpus import JSON_SUFFIXES, load_split, rows_by_pair
 from ..evaluation.checkpoints import absent_weights, checkpoint_fingerprint, digest
 from ..evaluation.translate import translate_batches
-from ..files import one_line, only_writer, write_whole
+from ..files import json_text, one_line, only_writer, write_whole
 from ..loading import from_checkpoint
+from ..models.tokenizer_languages import LanguagePair, is_multilingual, use_languages
 from ..records import without_secrets
 from . import report
-from .arguments import DataArguments, argument, parse_recipe, recipe_parser
+from .arguments import parse_recipe, recipe_parser
+from .data_arguments import COLUMNS, DataArguments, language_check
 from .failures import RunFailure, explain_failed_writes
+from .help_text import argument
 
 PROGRAM = "hf-capsule-mt distill"
 # Tokenised at a time: the tokens of a large corpus would fill the memory.
@@ -55,6 +62,8 @@ PATIENCE = timedelta(days=7)
 USED_DATA_ARGUMENTS = (
     "source_lang",
     "target_lang",
+    *COLUMNS,
+    "language_pairs",
     "train_file",
     "dataset_name",
     "dataset_config_name",
@@ -73,7 +82,8 @@ class DistillationArguments:
 
     teacher_name_or_path: str | None = argument("Folder or Hub name of the encoder-decoder model that translates.")
     output_prefix: str | None = argument(
-        "Write PREFIX.SOURCE_LANG, PREFIX.TARGET_LANG and PREFIX.json; relative to the current folder."
+        "Write PREFIX.SOURCE_LANG, PREFIX.TARGET_LANG and PREFIX.json (with language_pairs PREFIX.PAIR.SOURCE_LANG "
+        "and so on, with a column of languages PREFIX.jsonl); relative to the current folder."
     )
     num_beams: int = argument("Beam size; 1 is greedy.", 5)
     length_penalty: float = argument("Exponent: a hypothesis' log-probability is divided by length^this.", 1.0)
@@ -132,21 +142,29 @@ class DistillationCommand:
         self.distillation.validate()
         folder = next(path for path in self.distillation.prefix.absolute().parents if path.exists())
         if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
-            target = _corpus_files(self)[1]
+            target = _corpus_files(self)[-1]
             raise ValueError(f"cannot write {target}: {folder} is no folder that can be written to")
 
 
 @dataclass
 class Distillation:
-    """A distillation that is ready to run; `first` maps each sentence that is not blank to its first position."""
+    """
+    A distillation that is ready to run.
+
+    Attributes:
+        sources, pairs: the sentences, and the languages of each; None for a teacher of one pair.
+        first: the first position of each sentence that is not blank, with its languages.
+        done: positions of which there are translations.
+    """
 
     command: DistillationCommand
     state: PartialState
     sources: list[str]
+    pairs: list[LanguagePair | None]
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
     fingerprint: dict[str, Any]
-    first: dict[str, int] = field(repr=False)
+    first: dict[tuple[str, LanguagePair | None], int] = field(repr=False)
     done: set[int] = field(repr=False)
 
     @property
@@ -203,28 +221,30 @@ def prepare_distillation(command: DistillationCommand) -> Distillation:
     command.validate()
     state = process_state()
     _check_output(command, state)
-    dataset = load_split(
-        "train",
-        source_lang=str(data.source_lang),
-        target_lang=str(data.target_lang),
-        file=data.train_file,
-        dataset_name=data.dataset_name,
-        dataset_config_name=data.dataset_config_name,
-        data_dir=data.data_dir,
-        max_samples=data.max_train_samples,
-    )
-    sources = list(dataset["source"])
     model, tokenizer = load_teacher(str(options.teacher_name_or_path), data.trust_remote_code)
-    fingerprint = _fingerprint(command, sources, model, tokenizer)
+    dataset = load_split("train", **data.corpus("train"), check_language=language_check(data, tokenizer))
+    sources = list(dataset["source"])
+    pairs = _languages(data, dataset, tokenizer)
+    fingerprint = _fingerprint(command, sources, pairs, model, tokenizer)
     done: set[int] = set()
     for path in _partial_files(options.prefix):
         _check_fingerprint(path, fingerprint, options.prefix)
         done |= {index for index, _ in _translations(path)}
-    first: dict[str, int] = {}
-    for index, sentence in enumerate(sources):
-        if sentence.strip():
-            first.setdefault(sentence, index)
-    return Distillation(command, state, sources, model.to(state.device), tokenizer, fingerprint, first, done)
+    first: dict[tuple[str, LanguagePair | None], int] = {}
+    for index, key in enumerate(zip(sources, pairs, strict=True)):
+        if key[0].strip():
+            first.setdefault(key, index)
+    return Distillation(command, state, sources, pairs, model.to(state.device), tokenizer, fingerprint, first, done)
+
+
+def _languages(data: DataArguments, dataset: Dataset, tokenizer: PreTrainedTokenizerBase) -> list[LanguagePair | None]:
+    """The languages of each row, as the teacher has to be told them."""
+    pairs: list[LanguagePair | None] = [None] * len(dataset)
+    if is_multilingual(tokenizer):
+        for pair, rows in rows_by_pair(dataset, LanguagePair(str(data.source_lang), str(data.target_lang))).items():
+            for row in rows:
+                pairs[row] = pair
+    return pairs
 
 
 def distill(run: Distillation, argv: Sequence[str] = ()) -> dict[str, Any]:
@@ -262,11 +282,11 @@ def load_teacher(name: str, trust_remote_code: bool = False) -> tuple[PreTrained
     A model in float32 and evaluation mode, and its tokenizer.
 
     Args:
-        name: folder or Hub name of any encoder-decoder model of one language pair.
+        name: folder or Hub name of any encoder-decoder model.
         trust_remote_code: run the code that it brings, if it needs any.
 
     Raises:
-        ValueError: it cannot be loaded, lacks weights, or is multilingual.
+        ValueError: it cannot be loaded, or lacks weights.
     """
     try:
         model, info = from_checkpoint(
@@ -284,8 +304,6 @@ def load_teacher(name: str, trust_remote_code: bool = False) -> tuple[PreTrained
     absent = absent_weights(model, list(info["missing_keys"]))
     if absent:
         raise ValueError(f"the teacher {name} lacks weights of its model, such as {absent[0]} ({len(absent)} in all)")
-    if hasattr(tokenizer, "_build_translation_inputs"):
-        raise ValueError(f"the teacher {name} is multilingual; distillation takes models of one language pair")
     return model.eval(), tokenizer
 
 
@@ -293,7 +311,7 @@ def _check_output(command: DistillationCommand, state: PartialState) -> None:
     prefix = command.distillation.prefix
     corpus, record = _corpus_files(command), _record_file(prefix)
     present = [path for path in (*corpus, record) if path.exists()]
-    if record in present and len(present) == 3 and state.is_main_process:
+    if record in present and len(present) == len(corpus) + 1 and state.is_main_process:
         _remove_leftovers(prefix)
     # Without a record beside it, a corpus with partial files is one whose end was interrupted.
     if present and (record in present or not _partial_files(prefix)):
@@ -315,10 +333,16 @@ def _remove_leftovers(prefix: Path) -> None:
 
 
 def _fingerprint(
-    command: DistillationCommand, sources: list[str], model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
+    command: DistillationCommand,
+    sources: list[str],
+    pairs: list[LanguagePair | None],
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
 ) -> dict[str, Any]:
     """All that the translations depend on, by the name that an error calls it; neither paths nor batch sizes."""
+    several = {"languages": digest(pairs)} if command.data.has_several_pairs else {}
     return {
+        **several,
         **{f"teacher's {name}": value for name, value in checkpoint_fingerprint(model, tokenizer).items()},
         "source sentences": digest(sources),
         "source_lang": command.data.source_lang,
@@ -343,9 +367,14 @@ def _check_fingerprint(path: Path, fingerprint: dict[str, Any], prefix: Path) ->
     )
 
 
-def _corpus_files(command: DistillationCommand) -> tuple[Path, Path]:
-    prefix = command.distillation.prefix
-    return Path(f"{prefix}.{command.data.source_lang}"), Path(f"{prefix}.{command.data.target_lang}")
+def _corpus_files(command: DistillationCommand) -> list[Path]:
+    prefix, data = command.distillation.prefix, command.data
+    if data.language_pairs is not None:
+        return [Path(f"{prefix}.{pair}.{code}") for pair in data.pairs for code in pair]
+    if data.has_several_pairs:
+        return [Path(f"{prefix}.jsonl")]
+    names = (data.source_column or data.source_lang, data.target_column or data.target_lang)
+    return [Path(f"{prefix}.{name}") for name in names]
 
 
 def _record_file(prefix: Path) -> Path:
@@ -435,14 +464,22 @@ def _batches(run: Distillation, share: list[int]) -> Iterator[list[dict[str, Any
     options = run.command.distillation
     for start in range(0, len(share), CHUNK):
         chunk = share[start : start + CHUNK]
-        for rows, texts in translate_batches(
-            run.model,
-            run.tokenizer,
-            [run.sources[index] for index in chunk],
-            max_tokens=options.max_tokens_per_batch,
-            **options.generation_options(),
-        ):
-            yield [{"index": chunk[row], "translation": one_line(text)} for row, text in zip(rows, texts, strict=True)]
+        by_pair: dict[LanguagePair | None, list[int]] = {}
+        for index in chunk:
+            by_pair.setdefault(run.pairs[index], []).append(index)
+        for pair, indices in by_pair.items():
+            for rows, texts in translate_batches(
+                run.model,
+                run.tokenizer,
+                [run.sources[index] for index in indices],
+                max_tokens=options.max_tokens_per_batch,
+                **options.generation_options(),
+                **use_languages(run.tokenizer, pair),
+            ):
+                yield [
+                    {"index": indices[row], "translation": one_line(text)}
+                    for row, text in zip(rows, texts, strict=True)
+                ]
 
 
 def _write_corpus(run: Distillation, seconds: float, argv: Sequence[str]) -> dict[str, Any]:
@@ -456,14 +493,37 @@ def _write_corpus(run: Distillation, seconds: float, argv: Sequence[str]) -> dic
             f"the partial files of {prefix} lack {len(missing)} sentences: have all processes the same file system, "
             "and has nothing else removed files? The same command goes on with what there is"
         )
-    targets = [translations[run.first[sentence]] if sentence.strip() else "" for sentence in run.sources]
+    targets = [
+        translations[run.first[key]] if key[0].strip() else "" for key in zip(run.sources, run.pairs, strict=True)
+    ]
     record = _record(run, targets, seconds, argv)
-    for path, lines in zip(_corpus_files(run.command), (map(one_line, run.sources), targets), strict=True):
+    for path, lines in zip(_corpus_files(run.command), _corpus_lines(run, targets), strict=True):
         write_whole(path, "".join(f"{line}\n" for line in lines))
     write_whole(_record_file(prefix), f"{json.dumps(record, indent=2, ensure_ascii=False)}\n")
     for path in partial_files:
         path.unlink()
     return record
+
+
+def _corpus_lines(run: Distillation, targets: list[str]) -> Iterator[list[str]]:
+    """The lines of each of the corpus' files."""
+    data, sources = run.command.data, [one_line(source) for source in run.sources]
+    if data.language_pairs is not None:
+        for wanted in data.pairs:
+            rows = [row for row, pair in enumerate(run.pairs) if pair == wanted]
+            yield from ([texts[row] for row in rows] for texts in (sources, targets))
+    elif data.has_several_pairs:
+        columns = (data.source_lang_column, data.target_lang_column)
+        records = []
+        # none is without: several pairs are those of a multilingual teacher
+        known = [pair for pair in run.pairs if pair is not None]
+        for source, target, pair in zip(sources, targets, known, strict=True):
+            names = (data.source_column or pair.source, data.target_column or pair.target)
+            codes = {column: code for column, code in zip(columns, pair, strict=True) if column is not None}
+            records.append(json_text({"translation": dict(zip(names, (source, target), strict=True)), **codes}))
+        yield records
+    else:
+        yield from (sources, targets)
 
 
 def _record(run: Distillation, targets: list[str], seconds: float, argv: Sequence[str]) -> dict[str, Any]:
@@ -493,7 +553,9 @@ def _record(run: Distillation, targets: list[str], seconds: float, argv: Sequenc
 def _summary(command: DistillationCommand, record: dict[str, Any]) -> str:
     """One line: what was done, where it is, and how to train on it."""
     earlier = record["distinct_sentences"] - record["decoded_sentences"]
-    name = report.relative(command.distillation.prefix)
+    # with a column of languages, the file that says them
+    single = _corpus_files(command)[0] if len(_corpus_files(command)) == 1 else command.distillation.prefix
+    name = report.relative(single)
     if not Path(name).is_absolute() and not name.startswith("../"):
         # Of the current folder, whatever the data folder.
         name = f"./{name}"

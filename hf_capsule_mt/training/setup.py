@@ -34,7 +34,6 @@ from ..models.capsule_configuration import refuse_experts
 from ..models.pipeline_translation import max_positions
 from ..models.tokenizer_languages import (
     LanguagePair,
-    check_language,
     check_target_text,
     ends_with_language,
     generation_languages,
@@ -50,7 +49,7 @@ from .arguments import (
     ModelArguments,
 )
 from .averaging import WEIGHTS, check_weights_file, checkpoints_by_step, find_damage, last_complete_checkpoint
-from .data_arguments import DataArguments
+from .data_arguments import language_check
 from .report import RESULTS
 
 logger = logging.getLogger(__name__)
@@ -100,7 +99,7 @@ def prepare(arguments: Arguments) -> Setup:
     checkpoint = find_checkpoint(training)
     # A multilingual one says which languages there are; one that is to be trained needs the text.
     tokenizer = _given_tokenizer(arguments, checkpoint)
-    check = _language_check(data, tokenizer)
+    check = language_check(data, tokenizer)
     splits = {split: _load(arguments, split, check) for split in ("train", "validation", "test")}
     if splits["validation"] is None and training.eval_strategy != "no":
         raise ValueError("there is no validation set: give validation_file, or set eval_strategy to no")
@@ -204,36 +203,6 @@ def _check_unused(output_dir: Path) -> None:
             )
 
 
-def _language_check(data: DataArguments, tokenizer: PreTrainedTokenizerBase | None) -> Callable[[str], None] | None:
-    """
-    Check the languages of the arguments; what checks those of records is returned, None where any code will do.
-
-    Raises:
-        ValueError: a language that a multilingual tokenizer does not have, or several pairs without such a tokenizer.
-    """
-    if tokenizer is None or not is_multilingual(tokenizer):
-        if data.has_several_pairs:
-            kind = "a new tokenizer" if tokenizer is None else f"the {type(tokenizer).__name__}"
-            raise ValueError(
-                f"several pairs of languages need a multilingual tokenizer, and {kind} is of one pair: start from a "
-                "multilingual checkpoint (--model_name_or_path), or give source_lang and target_lang alone"
-            )
-        return None
-    check_target_text(tokenizer)
-    given = [(side, getattr(data, side)) for side in ("source_lang", "target_lang")]
-    named = [("language_pairs", code) for pair in data.pairs for code in pair]
-    for name, code in [*given, *named]:
-        if code is None:
-            continue
-        try:
-            check_language(tokenizer, code)
-        except ValueError as error:
-            side = name.removesuffix("_lang")
-            advice = "" if name == "language_pairs" else f" (what the corpus calls it goes into --{side}_column)"
-            raise ValueError(f"{name}: {error}{advice}") from None
-    return partial(check_language, tokenizer)
-
-
 def _set_languages(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, pairs: list[LanguagePair]) -> None:
     """
     Tell generation config and tokenizer, which every checkpoint has, what they are trained for: of a single pair, what
@@ -242,6 +211,7 @@ def _set_languages(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, p
     Raises:
         ValueError: the model does not read text as the tokenizer writes it.
     """
+    check_target_text(tokenizer)
     if ends_with_language(tokenizer) and model.config.model_type != "capsule-mbart":
         raise ValueError(
             f"the tokenizer does not fit the model: {type(tokenizer).__name__} puts the language behind the sentence, "
@@ -249,6 +219,8 @@ def _set_languages(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, p
         )
     pair = pairs[0] if len(pairs) == 1 else None
     config = model.generation_config
+    # one that is made from the model's config forgets what that does not have
+    config._from_model_config = False
     config.forced_bos_token_id = None
     if pair is None:
         tokenizer.tgt_lang = None
