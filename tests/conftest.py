@@ -44,6 +44,19 @@ def separate_checkpoint(tmp_path):
 
 
 @pytest.fixture(scope="session")
+def multilingual(tmp_path_factory):
+    """The folder of a plain checkpoint of random weights with a multilingual tokenizer, by kind; to be read only."""
+    from tiny_multilingual import save_multilingual
+
+    root = tmp_path_factory.mktemp("multilingual")
+
+    def folder(kind):
+        return root / kind if (root / kind).is_dir() else save_multilingual(kind, root / kind)
+
+    return folder
+
+
+@pytest.fixture(scope="session")
 def exported_run(tmp_path_factory):
     """A checkpoint of EM routing and guided routing, and the folder that it was exported to."""
     from hf_capsule_mt.serving.export import export_onnx

@@ -7,14 +7,16 @@ import sys
 import pytest
 import torch
 from datasets import Dataset
+from tiny_multilingual import LANGUAGES
 from transformers import (
+    AutoModelForSeq2SeqLM,
+    AutoTokenizer,
     BartConfig,
     BartForConditionalGeneration,
     GenerationConfig,
     GPT2Config,
     GPT2LMHeadModel,
     MarianMTModel,
-    PreTrainedTokenizerFast,
     T5Config,
     T5ForConditionalGeneration,
     pipeline,
@@ -26,17 +28,6 @@ from transformers.pipelines.pt_utils import KeyDataset
 from hf_capsule_mt.models.pipeline_translation import TranslationPipeline
 from hf_capsule_mt.registration import register
 from tiny_translation import EOS, MAX_POSITIONS, PAD, SOURCES, TARGETS, tiny_model, tiny_tokenizer
-
-
-class LanguageTokenizer(PreTrainedTokenizerFast):
-    """Prepares translations as the multilingual tokenizers do: a source tag, and the target as the first token."""
-
-    def _build_translation_inputs(self, raw_inputs, return_tensors, src_lang, tgt_lang, **kwargs):
-        if src_lang is None or tgt_lang is None:
-            raise ValueError("Translation requires a `src_lang` and a `tgt_lang` for this model")
-        inputs = self([f"{src_lang} {text}" for text in raw_inputs], return_tensors=return_tensors, **kwargs)
-        inputs["forced_bos_token_id"] = {"de": 7, "fr": 8}[tgt_lang]
-        return inputs
 
 
 @pytest.fixture(scope="module")
@@ -297,32 +288,59 @@ class TestTruncation:
 
 
 class TestLanguages:
-    @pytest.fixture
-    def multilingual(self, model):
+    @pytest.fixture(params=LANGUAGES)
+    def kind(self, request):
         register()
-        tokenizer = tiny_tokenizer(LanguageTokenizer)
-        return lambda task: pipeline(task, model=model, tokenizer=tokenizer, max_new_tokens=5, return_tensors=True)
+        return request.param
 
-    @pytest.mark.parametrize(
-        ("task", "arguments"),
-        [
-            ("translation_a_to_de", {}),
-            ("translation", {"src_lang": "a", "tgt_lang": "de"}),
-            ("translation_the_to_fr", {"src_lang": "a", "tgt_lang": "de"}),
-        ],
-        ids=["task", "arguments", "arguments_win"],
-    )
-    @pytest.mark.parametrize("batch_size", [1, 3])
-    def test_reach_the_tokenizer(self, multilingual, model, task, arguments, batch_size):
-        records = multilingual(task)([SOURCES[0], "", SOURCES[1]], batch_size=batch_size, **arguments)
-        encoded = tiny_tokenizer()(f"a {SOURCES[0]}", return_tensors="pt", return_token_type_ids=False)
-        direct = model.generate(**encoded, forced_bos_token_id=7, max_new_tokens=5)[0]
-        assert records[0]["translation_token_ids"].equal(direct)
-        assert records[2]["translation_token_ids"][1] == 7
+    @pytest.fixture
+    def checkpoint(self, multilingual, kind):
+        return str(multilingual(kind))
 
-    def test_missing(self, multilingual):
-        with pytest.raises(ValueError, match="requires a `src_lang`"):
-            multilingual("translation")(SOURCES[0])
+    def expected(self, checkpoint, kind, sentence, target):
+        """As transformers' documentation of each model has it."""
+        model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(checkpoint), AutoTokenizer.from_pretrained(checkpoint)
+        tokenizer.src_lang = LANGUAGES[kind][0]
+        token = tokenizer.convert_tokens_to_ids(f"__{target}__" if kind == "m2m100" else target)
+        name = "decoder_start_token_id" if kind == "mbart" else "forced_bos_token_id"
+        return model.generate(**tokenizer(sentence, return_tensors="pt"), max_new_tokens=5, **{name: token})[0]
+
+    @pytest.mark.parametrize("way", ["task", "arguments", "arguments_win"])
+    def test_reach_tokenizer_and_model(self, checkpoint, kind, way):
+        source, target, other = LANGUAGES[kind]
+        task, languages = {
+            "task": (f"translation_{source}_to_{target}", {}),
+            "arguments": ("translation", {"src_lang": source, "tgt_lang": target}),
+            "arguments_win": (f"translation_{target}_to_{other}", {"src_lang": source, "tgt_lang": target}),
+        }[way]
+        translate = pipeline(task, model=checkpoint, max_new_tokens=5, return_tensors=True)
+        direct = self.expected(checkpoint, kind, SOURCES[0], target)
+        for batch_size in (1, 3):
+            records = translate([SOURCES[0], "", SOURCES[1]], batch_size=batch_size, **languages)
+            assert records[0]["translation_token_ids"].equal(direct)
+            assert len(records[1]["translation_token_ids"]) == 0
+        # a call leaves the languages of the next one alone
+        if way == "arguments":
+            with pytest.raises(ValueError, match="is multilingual"):
+                translate(SOURCES[0])
+            again = translate(SOURCES[0], src_lang=source, tgt_lang=other)[0]["translation_token_ids"]
+            assert again.equal(self.expected(checkpoint, kind, SOURCES[0], other))
+
+    def test_saved_with_the_tokenizer(self, checkpoint, kind, tmp_path):
+        tokenizer = AutoTokenizer.from_pretrained(checkpoint)
+        tokenizer.src_lang, tokenizer.tgt_lang = LANGUAGES[kind][:2]
+        tokenizer.save_pretrained(tmp_path)
+        translate = pipeline("translation", model=checkpoint, tokenizer=str(tmp_path), max_new_tokens=5)
+        direct = self.expected(checkpoint, kind, SOURCES[0], LANGUAGES[kind][1])
+        assert translate(SOURCES[0], return_tensors=True)[0]["translation_token_ids"].equal(direct)
+
+    def test_mistakes_are_named(self, multilingual):
+        register()
+        translate = pipeline("translation", model=str(multilingual("nllb")))
+        with pytest.raises(ValueError, match=r"\(src_lang, tgt_lang\), such as eng_Latn and deu_Latn of its 202"):
+            translate(SOURCES[0])
+        with pytest.raises(ValueError, match=r"tgt_lang: 'de' is none of the 202 .* did you mean deu_Latn"):
+            translate(SOURCES[0], src_lang="eng_Latn", tgt_lang="de")
 
     def test_ignored_by_models_of_one_pair(self, translator):
         assert texts_of(translator(SOURCES, src_lang="en", tgt_lang="de")) == TARGETS

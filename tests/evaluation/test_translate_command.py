@@ -10,7 +10,7 @@ import torch
 
 from hf_capsule_mt.__main__ import main
 from hf_capsule_mt.evaluation import translate_command
-from hf_capsule_mt.evaluation.checkpoints import load_checkpoint, set_languages, weights_digest
+from hf_capsule_mt.evaluation.checkpoints import load_checkpoint, weights_digest
 from hf_capsule_mt.evaluation.translate import translate_nbest
 from tiny_models import capsule_model
 from tiny_translation import SOURCES, TARGETS, tiny_model, tiny_tokenizer
@@ -296,24 +296,3 @@ def test_checkpoints_lack_nothing(checkpoint, tmp_path):
 def test_weights_digest():
     one, same, other = tiny_model(), tiny_model(), tiny_model(endless=True)
     assert weights_digest(one) == weights_digest(same) != weights_digest(other)
-
-
-class TestLanguages:
-    @pytest.fixture
-    def multilingual(self):
-        tokenizer = tiny_tokenizer()
-
-        def build(raw_inputs, return_tensors, src_lang, tgt_lang, **kwargs):
-            return {**tokenizer(raw_inputs), "forced_bos_token_id": {"de": 7}[tgt_lang]}
-
-        tokenizer._build_translation_inputs = build
-        tokenizer.src_lang = tokenizer.tgt_lang = None
-        return tokenizer
-
-    def test_are_set(self, multilingual):
-        assert set_languages(multilingual, "en", "de") == {"forced_bos_token_id": 7}
-        assert (multilingual.src_lang, multilingual.tgt_lang) == ("en", "de")
-
-    def test_are_needed(self, multilingual):
-        with pytest.raises(ValueError, match="give the codes of both languages"):
-            set_languages(multilingual, "en", None)
