@@ -7,7 +7,13 @@ import pytest
 import torch
 
 from hf_capsule_mt.data import batching
-from hf_capsule_mt.data.batching import EncodedPairs, TokenBatchSampler, TranslationCollator, encode_pairs
+from hf_capsule_mt.data.batching import (
+    EncodedPairs,
+    TokenBatchSampler,
+    TranslationCollator,
+    encode_pairs,
+    sampling_quotas,
+)
 from hf_capsule_mt.files import only_writer
 from tiny_translation import tiny_tokenizer
 
@@ -16,11 +22,17 @@ def random_lengths(count=997, seed=3):
     return np.random.default_rng(seed).integers(2, 31, count)
 
 
-def updates(lengths, max_tokens, *, world_size=1, accumulation=1, epoch=0, seed=5):
+def updates(lengths, max_tokens, *, world_size=1, accumulation=1, epoch=0, seed=5, **sampling):
     """The sentences of every update, gathered over all ranks and accumulation steps."""
     samplers = [
         TokenBatchSampler(
-            lengths, max_tokens, seed=seed, num_splits=world_size * accumulation, rank=rank, world_size=world_size
+            lengths,
+            max_tokens,
+            seed=seed,
+            num_splits=world_size * accumulation,
+            rank=rank,
+            world_size=world_size,
+            **sampling,
         )
         for rank in range(world_size)
     ]
@@ -89,6 +101,71 @@ def test_order_depends_on_seed_and_epoch_alone():
 def test_equal_lengths_meet_other_sentences_in_another_epoch():
     together = [{frozenset(u) for u in updates([7] * 64, 28, epoch=epoch)} for epoch in (0, 1)]
     assert together[0] != together[1]
+
+
+COUNTS = (700, 250, 47)
+GROUPS = np.repeat(range(3), COUNTS)
+
+
+@pytest.mark.parametrize("temperature", [1, 5, 0.5])
+def test_quotas_are_by_the_temperature(temperature):
+    quotas = sampling_quotas(COUNTS, temperature)
+    probabilities = [(count / sum(COUNTS)) ** (1 / temperature) for count in COUNTS]
+    expected = [sum(COUNTS) * probability / sum(probabilities) for probability in probabilities]
+    assert quotas.sum() == sum(COUNTS) and np.abs(quotas - expected).max() < 1
+
+
+def test_quotas_at_the_ends():
+    assert sampling_quotas(COUNTS, 1).tolist() == list(COUNTS)
+    assert sampling_quotas(COUNTS, 1e9).tolist() == [333, 332, 332]
+    # a group that there is, is never left out
+    assert sampling_quotas((999, 1, 0), 0.01).tolist() == [999, 1, 0]
+    for temperature in (0, -1, float("inf"), float("nan")):
+        with pytest.raises(ValueError, match="temperature must be a finite number above 0"):
+            sampling_quotas(COUNTS, temperature)
+
+
+def sampled(temperature, epoch=0, **splits):
+    return updates(random_lengths(), epoch=epoch, groups=GROUPS, temperature=temperature, **splits)
+
+
+def test_temperature_of_one_takes_every_sentence_once():
+    assert sampled(1, max_tokens=128) == updates(random_lengths(), 128)
+
+
+@pytest.mark.parametrize("epoch", [0, 3])
+def test_sampled_epoch_has_the_quotas_and_keeps_the_bound(epoch):
+    lengths, quotas = random_lengths(), sampling_quotas(COUNTS, 5)
+    whole = sampled(5, epoch, max_tokens=256)
+    seen = [index for update in whole for index in update]
+    assert np.bincount(GROUPS[seen]).tolist() == quotas.tolist()
+    # but for the last cut, which may have taken in a few left-over sentences
+    assert sorted(len(update) * lengths[update].max() <= 256 for update in whole)[1:] == [True] * (len(whole) - 1)
+    assert len(whole) == len(sampled(5, 7, max_tokens=256))
+    assert whole == sampled(5, epoch, max_tokens=256)
+    assert whole != sampled(5, epoch + 1, max_tokens=256)
+
+
+def test_sampled_updates_are_the_same_however_they_are_split():
+    whole = [sorted(update) for update in sampled(3, 2, max_tokens=256)]
+    for split in ({"world_size": 2}, {"accumulation": 2}):
+        assert [sorted(update) for update in sampled(3, 2, max_tokens=128, **split)] == whole
+    quarters = sampled(3, 2, max_tokens=64, world_size=2, accumulation=2)
+    assert [sorted(update) for update in quarters] == whole
+
+
+def test_every_sentence_of_a_group_is_seen_equally_often():
+    epochs = 300
+    counts = np.zeros(len(GROUPS))
+    for epoch in range(epochs):
+        for update in sampled(2, epoch, max_tokens=2000):
+            np.add.at(counts, update, 1)
+    quotas = sampling_quotas(COUNTS, 2)
+    for group, quota in enumerate(quotas):
+        expected = epochs * quota / COUNTS[group]
+        # of a sum of as many draws
+        deviation = (epochs * 0.5) ** 0.5
+        assert np.abs(counts[group == GROUPS] - expected).max() < 5 * deviation
 
 
 def test_sentence_above_the_bound_is_a_batch_of_its_own():

@@ -1,11 +1,13 @@
 """Every source of parallel text, and every way in which it can be wrong."""
 
+import csv
 import json
 
 import datasets
 import pytest
 
-from hf_capsule_mt.data.corpus import DATA_VARIABLE, MissingSplitError, load_split
+from hf_capsule_mt.data.corpus import DATA_VARIABLE, MissingSplitError, load_split, rows_by_pair
+from hf_capsule_mt.models.tokenizer_languages import LanguagePair
 
 PAIRS = [("a dog", "ein Hund"), ("two cats", "zwei Katzen"), ("no bird", "kein Vogel")]
 
@@ -220,3 +222,135 @@ def test_neither_or_both_of_file_and_data_set():
 def test_unknown_split():
     with pytest.raises(ValueError, match="split must be one of train, validation, test, got 'dev'"):
         load("dev", dataset_name="grammar")
+
+
+LANGUAGES = [("en", "de"), ("en", "fr"), ("en", "de")]
+ROWS = [(source, target, *codes) for (source, target), codes in zip(PAIRS, LANGUAGES, strict=True)]
+IN_RECORDS = {
+    "source_lang": None,
+    "target_lang": None,
+    "source_lang_column": "from",
+    "target_lang_column": "to",
+}
+FLAT = {**IN_RECORDS, "source_column": "a", "target_column": "b"}
+
+
+def load_rows(**options):
+    dataset = load_split("train", **options)
+    return list(zip(*(dataset[name] for name in ("source", "target", "source_lang", "target_lang")), strict=True))
+
+
+def test_records_say_their_languages(tmp_path):
+    by_language = [{"translation": {s: a, t: b}, "from": s, "to": t} for a, b, s, t in ROWS]
+    write_lines(tmp_path / "train.jsonl", by_language)
+    assert load_rows(file=str(tmp_path / "train.jsonl"), **IN_RECORDS) == ROWS
+    # one side can be the same for all
+    fixed = {"source_lang": "en", "target_lang_column": "to"}
+    assert load_rows(file=str(tmp_path / "train.jsonl"), **fixed, max_samples=2) == ROWS[:2]
+    flat = [{"a": a, "b": b, "from": s, "to": t, "year": 1} for a, b, s, t in ROWS]
+    write_lines(tmp_path / "flat.jsonl", flat)
+    assert load_rows(file=str(tmp_path / "flat.jsonl"), **FLAT) == ROWS
+    write_lines(tmp_path / "named.jsonl", [{"translation": {"a": r["a"], "b": r["b"]}, **r} for r in flat])
+    assert load_rows(file=str(tmp_path / "named.jsonl"), **FLAT) == ROWS
+
+
+@pytest.mark.parametrize("ending", ["csv", "tsv", "parquet"])
+def test_tables(tmp_path, ending):
+    rows = [("a, b", 'say "no"', "en", "de"), ("two", "", "en", "fr"), ("NA", "null", "en", "de")]
+    names = ("a", "b", "from", "to")
+    path = tmp_path / f"train.{ending}"
+    if ending == "parquet":
+        datasets.Dataset.from_dict(dict(zip(names, zip(*rows, strict=True), strict=True))).to_parquet(path)
+    elif ending == "tsv":
+        path.write_text("".join("\t".join(row) + "\n" for row in (names, *rows)), encoding="utf-8")
+    else:
+        with path.open("w", newline="", encoding="utf-8") as stream:
+            csv.writer(stream).writerows((names, *rows))
+    assert load_rows(file=str(path), **FLAT) == rows
+    assert load(file=str(path), source_column="a", target_column="b") == [row[:2] for row in rows]
+    # with a column for each language
+    with pytest.raises(ValueError, match=r"no text for the language 'en'; there are: a, b, from, to"):
+        load(file=str(path))
+
+
+def test_column_named_translation(tmp_path):
+    (tmp_path / "train.csv").write_text("text,translation\na,b\n")
+    assert load(file=str(tmp_path / "train.csv"), source_column="text", target_column="translation") == [("a", "b")]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("train.csv", "a,b\n1,2,3\n", r"train\.csv, line 2: 3 values, but the first line has the names of 2 columns"),
+        ("train.csv", 'a,b\n1,"2\n', r"train\.csv, line 2: unexpected end of data"),
+        ("train.csv", "a,b\n", "has the names of the columns only"),
+        ("train.tsv", "", "is empty"),
+        ("train.parquet", "PAR1", "cannot be read as Parquet"),
+        ("train.csv", "a,c\n1,2\n", "line 2: no text in the field 'b'; there are: a, c"),
+    ],
+)
+def test_malformed_table_is_located(tmp_path, name, content, message):
+    (tmp_path / name).write_text(content)
+    with pytest.raises(ValueError, match=message):
+        load(file=name, data_dir=str(tmp_path), source_column="a", target_column="b")
+
+
+def test_data_set_says_its_languages(tmp_path):
+    write_lines(tmp_path / "train.jsonl", [{"a": a, "b": b, "from": s, "to": t, "n": 1} for a, b, s, t in ROWS])
+    assert load_rows(dataset_name=str(tmp_path), **FLAT) == ROWS
+    assert load(dataset_name=str(tmp_path), source_column="a", target_column="b") == PAIRS
+    with pytest.raises(ValueError, match='train record 1: no language in the field "code"'):
+        load_rows(dataset_name=str(tmp_path), **{**FLAT, "source_lang_column": "code"})
+
+
+def test_pairs_of_files(tmp_path):
+    pairs = [LanguagePair("en", "de"), LanguagePair("de", "en"), LanguagePair("en", "fr")]
+    for name, texts in (
+        ("train.en-de.en", ["a", "b"]),
+        ("train.en-de.de", ["A", "B"]),
+        # all languages have the same sentences
+        ("train.en", ["c", "d"]),
+        ("train.fr", ["C", "D"]),
+    ):
+        (tmp_path / name).write_text("".join(f"{text}\n" for text in texts))
+    options = {"file": "train", "data_dir": str(tmp_path), "language_pairs": pairs}
+    assert load_rows(**options, max_samples=1) == [
+        ("a", "A", "en", "de"),
+        ("A", "a", "de", "en"),
+        ("c", "C", "en", "fr"),
+    ]
+    assert [row[2:] for row in load_rows(**options)] == [pair for pair in pairs for _ in range(2)]
+    with pytest.raises(FileNotFoundError, match=r"no text of the pair it-de: there is none of .*train\.it-de\.it, "):
+        load_rows(**{**options, "language_pairs": [LanguagePair("it", "de")]})
+    with pytest.raises(ValueError, match=r"language_pairs are those of text files, not of train\.csv"):
+        load_rows(**{**options, "file": "train.csv"})
+
+
+@pytest.mark.parametrize(
+    ("record", "message"),
+    [
+        ({"to": "de"}, r'line 1: no language in the field "from"'),
+        ({"from": " ", "to": "de"}, r'line 1: no language in the field "from"'),
+        ({"from": ["en"], "to": "de"}, r'line 1: no language in the field "from"'),
+        ({"from": "de", "to": "de"}, "line 1: source and target language are both 'de'"),
+        ({"from": "en", "to": "fr"}, "line 1: no text for the language 'fr'; there are: de, en"),
+        ({"from": "xx", "to": "de"}, "line 1: there is no 'xx'"),
+    ],
+)
+def test_language_of_a_record_is_located(tmp_path, record, message):
+    def check(code):
+        if code == "xx":
+            raise ValueError("there is no 'xx'")
+
+    write_lines(tmp_path / "train.jsonl", [{"translation": {"en": "a", "de": "b"}, **record}])
+    with pytest.raises(ValueError, match=message):
+        load_rows(file=str(tmp_path / "train.jsonl"), check_language=check, **IN_RECORDS)
+
+
+def test_rows_by_pair(tmp_path):
+    write_lines(tmp_path / "train.jsonl", [{"a": a, "b": b, "from": s, "to": t} for a, b, s, t in ROWS])
+    dataset = load_split("train", file=str(tmp_path / "train.jsonl"), **FLAT)
+    assert rows_by_pair(dataset, LanguagePair("x", "y")) == {("en", "de"): [0, 2], ("en", "fr"): [1]}
+    write_text(tmp_path)
+    dataset = load_split("train", file=str(tmp_path / "train"), source_lang="en", target_lang="de")
+    assert rows_by_pair(dataset, LanguagePair("x", "y")) == {("x", "y"): [0, 1, 2]}
