@@ -40,7 +40,8 @@ FRENCH = [f"le {word} dort ." for word in ("chien", "chat", "vieux", "livre", "p
 
 
 @functools.cache
-def _sentencepiece_model() -> bytes:
+def sentencepiece_model() -> bytes:
+    """Of the tiny sentences."""
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter([*SOURCES, *TARGETS, *FRENCH]),
@@ -55,7 +56,7 @@ def _sentencepiece_model() -> bytes:
 
 @functools.cache
 def _pieces() -> list[tuple[str, float]]:
-    processor = sentencepiece.SentencePieceProcessor(model_proto=_sentencepiece_model())
+    processor = sentencepiece.SentencePieceProcessor(model_proto=sentencepiece_model())
     # without <unk>, <s> and </s>, which come first
     return [(processor.id_to_piece(i), processor.get_score(i)) for i in range(3, len(processor))]
 
@@ -70,7 +71,7 @@ def multilingual_tokenizer(kind: str, folder: Path) -> PreTrainedTokenizerBase:
     if kind == "m2m100":
         vocabulary = {piece: number for number, piece in enumerate([*SPECIAL, *(piece for piece, _ in _pieces())])}
         (folder / "vocab.json").write_text(json.dumps(vocabulary), encoding="utf-8")
-        (folder / "pieces.model").write_bytes(_sentencepiece_model())
+        (folder / "pieces.model").write_bytes(sentencepiece_model())
         codes = tokenization_m2m_100.FAIRSEQ_LANGUAGE_CODES["m2m100"]
         return M2M100Tokenizer(
             str(folder / "vocab.json"),

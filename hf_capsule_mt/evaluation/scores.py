@@ -52,19 +52,32 @@ def score(
     if not hypotheses:
         raise ValueError("nothing to score: hypotheses and references are empty")
 
-    language = base_language(target_lang)
+    metrics = check_convention(convention, target_lang)
     if convention == "lc_norm_tok":
-        if language in UNSPACED_LANGUAGES:
-            raise ValueError(
-                'the convention "lc_norm_tok" counts words between spaces, which the text of'
-                f' target_lang={target_lang!r} does not have: use "cased"'
-            )
+        language = base_language(target_lang)
         hypotheses, references = as_prepared(hypotheses, language), as_prepared(references, language)
     results, signatures = {}, {}
-    for name, metric in metrics_of(convention, language).items():
+    for name, metric in metrics.items():
         results[name] = metric.corpus_score(list(hypotheses), [list(references)]).score
         signatures[name] = str(metric.get_signature())
     return {**results, "signatures": signatures}
+
+
+def check_convention(convention: str, target_lang: str) -> dict[str, BLEU | CHRF | TER]:
+    """
+    Check that translations into a language can be scored by a convention; returns its metrics.
+
+    Raises:
+        ValueError: "lc_norm_tok" for Chinese or Japanese.
+        OSError: "flores200" without its model.
+    """
+    language = base_language(target_lang)
+    if convention == "lc_norm_tok" and language in UNSPACED_LANGUAGES:
+        raise ValueError(
+            'the convention "lc_norm_tok" counts words between spaces, which the text of'
+            f' target_lang={target_lang!r} does not have: use "cased"'
+        )
+    return metrics_of(convention, language)
 
 
 def prepare_lc_norm_tok(sentences: Sequence[str], lang: str) -> list[str]:

