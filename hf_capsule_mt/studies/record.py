@@ -196,6 +196,8 @@ def _test_pairs(study: Study, name: str, arguments: Mapping[str, Any]) -> tuple[
         split if own else "test",
         source_lang=str(arguments["source_lang"]),
         target_lang=str(arguments["target_lang"]),
+        source_column=arguments.get("source_column"),
+        target_column=arguments.get("target_column"),
         file=arguments.get(f"{split}_file") if own else prefix,
         dataset_name=arguments.get("dataset_name") if own else None,
         dataset_config_name=arguments.get("dataset_config_name") if own else None,

@@ -31,7 +31,15 @@ NAME = re.compile(r"[^\W_][\w.+-]*( [\w.+-]+)*")
 RECIPE_TEST = "test"
 # What a student has from its teacher, and what the two must share for it.
 GIVEN_BY_TEACHER = ("tokenizer_name_or_path", "model_name_or_path", "dataset_name")
-SHARED_WITH_TEACHER = ("source_lang", "target_lang", "train_file", "data_dir", "max_train_samples")
+SHARED_WITH_TEACHER = (
+    "source_lang",
+    "target_lang",
+    "source_column",
+    "target_column",
+    "train_file",
+    "data_dir",
+    "max_train_samples",
+)
 # within the folder of a teacher's run: prefix of its translations of the training text
 DISTILLED = Path("distilled", "train")
 
@@ -389,9 +397,16 @@ def source_files(study: Study, resolved: Mapping[str, Mapping[str, Any]]) -> dic
     The source file of each further test set.
 
     Raises:
-        ValueError: systems translate between different languages.
+        ValueError: systems translate between different languages, or between several.
         FileNotFoundError: source or reference of a test set is not there.
     """
+    for name, values in resolved.items():
+        for key in ("language_pairs", "source_lang_column", "target_lang_column"):
+            if values.get(key) is not None:
+                raise ValueError(
+                    f"{study.path}: systems: {name}: a study is of one pair of languages: give source_lang and "
+                    f"target_lang in the place of {key}"
+                )
     pairs = {(values.get("source_lang"), values.get("target_lang")) for values in resolved.values()}
     if len(pairs) > 1:
         raise ValueError(f"{study.path}: the systems must have one source_lang and target_lang, got {sorted(pairs)}")
@@ -401,7 +416,8 @@ def source_files(study: Study, resolved: Mapping[str, Mapping[str, Any]]) -> dic
     files = {}
     for name, prefix in extra_test_sets(study).items():
         base = resolve(prefix, arguments.get("data_dir"))
-        for language in (arguments["target_lang"], arguments["source_lang"]):
+        for side in ("target", "source"):
+            language = arguments.get(f"{side}_column") or arguments[f"{side}_lang"]
             files[name] = base.with_name(f"{base.name}.{language}")
             if not files[name].is_file():
                 raise FileNotFoundError(f"{study.path}: test_sets: {name}: there is no file {files[name]}")
