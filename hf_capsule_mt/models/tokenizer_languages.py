@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from transformers import PreTrainedTokenizerBase
+from transformers import GenerationConfig, PreTrainedTokenizerBase
 
 # special tokens that are no languages
 NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
@@ -207,3 +207,27 @@ def languages_of(tokenizer: PreTrainedTokenizerBase, pair: LanguagePair | None) 
         yield use_languages(tokenizer, pair)
     finally:
         tokenizer.src_lang, tokenizer.tgt_lang = kept
+
+
+def remember_languages(
+    config: GenerationConfig, tokenizer: PreTrainedTokenizerBase, pairs: Sequence[LanguagePair]
+) -> None:
+    """
+    Have a generation config and a multilingual tokenizer, once saved, say what their model is for.
+
+    A model of a single pair then translates it unasked; one of several has to be told which. The config's
+    `language_pairs` lists them.
+
+    Args:
+        config: changed in place, as the tokenizer is.
+        pairs: at least one, of codes that the tokenizer has.
+    """
+    # a config that was made of that of the model forgets what that one does not have
+    config._from_model_config = False
+    config.forced_bos_token_id = None
+    if len(pairs) == 1:
+        use_languages(tokenizer, pairs[0])
+        config.update(**generation_languages(tokenizer, pairs[0]))
+    else:
+        tokenizer.tgt_lang = None
+    config.language_pairs = [list(pair) for pair in pairs]

@@ -37,9 +37,9 @@ from ..models.tokenizer_languages import (
     LanguagePair,
     check_target_text,
     ends_with_language,
-    generation_languages,
     is_multilingual,
     languages_of,
+    remember_languages,
 )
 from .arguments import (
     ARCHITECTURE_DEFAULTS,
@@ -115,7 +115,8 @@ def prepare(arguments: Arguments) -> Setup:
     model = _model(arguments, tokenizer)
     pairs = list(rows_by_pair(splits["train"], default))
     if is_multilingual(tokenizer):
-        _set_languages(model, tokenizer, pairs)
+        _check_languages_fit(model, tokenizer)
+        remember_languages(model.generation_config, tokenizer, pairs)
     if checkpoint is not None:
         _check_same_model(model, checkpoint)
     _check_special_tokens(model, tokenizer)
@@ -208,31 +209,14 @@ def _check_unused(output_dir: Path) -> None:
             )
 
 
-def _set_languages(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, pairs: list[LanguagePair]) -> None:
-    """
-    Tell generation config and tokenizer, which every checkpoint has, what they are trained for: of a single pair, what
-    they need to translate it unasked.
-
-    Raises:
-        ValueError: the model does not read text as the tokenizer writes it.
-    """
+def _check_languages_fit(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Raises a ValueError if a model does not read text as its multilingual tokenizer writes it."""
     check_target_text(tokenizer)
     if ends_with_language(tokenizer) and model.config.model_type != "capsule-mbart":
         raise ValueError(
             f"the tokenizer does not fit the model: {type(tokenizer).__name__} puts the language behind the sentence, "
             f"which only mBART reads, and the model is of type {model.config.model_type}"
         )
-    pair = pairs[0] if len(pairs) == 1 else None
-    config = model.generation_config
-    # one that is made from the model's config forgets what that does not have
-    config._from_model_config = False
-    config.forced_bos_token_id = None
-    if pair is None:
-        tokenizer.tgt_lang = None
-    else:
-        tokenizer.src_lang, tokenizer.tgt_lang = pair
-        config.update(**generation_languages(tokenizer, pair))
-    config.language_pairs = [list(pair) for pair in pairs]
 
 
 def _load(arguments: Arguments, split: str, check: Callable[[str], None] | None) -> Dataset | None:
