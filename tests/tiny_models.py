@@ -206,6 +206,10 @@ def rnn_model(seed: int = 0, **overrides) -> CapsuleRNNForConditionalGeneration:
     return model.eval()
 
 
+# what makes a tiny model of every family
+BUILDERS: dict[str, Callable] = {name: stack.model for name, stack in STACKS.items()} | {"rnn": rnn_model}
+
+
 class SavedTensors(torch.autograd.graph.saved_tensors_hooks):
     """Number of elements of every tensor that autograd keeps for the backward pass, by the address of its storage."""
 
