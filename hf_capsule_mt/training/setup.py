@@ -82,9 +82,11 @@ def prepare(arguments: Arguments) -> Setup:
     splits = {split: _load(arguments, split) for split in ("train", "validation", "test")}
     if splits["validation"] is None and training.eval_strategy != "no":
         raise ValueError("there is no validation set: give validation_file, or set eval_strategy to no")
+    # For their mistakes, before a tokenizer is trained or loaded.
     if arguments.model.model_name_or_path is None:
-        # For its mistakes, before a tokenizer is trained.
         _new_config(arguments.model)
+    else:
+        _config_class(arguments.model.model_name_or_path)
     tokenizer = _tokenizer(arguments, splits["train"], checkpoint)
     model = _model(arguments, tokenizer)
     if checkpoint is not None:
