@@ -461,9 +461,10 @@ def test_computed_positions_have_no_limit(length):
     [
         ({"d_model": 2, "encoder_attention_heads": 1, "decoder_attention_heads": 1}, "d_model=2 must be at least 4"),
         ({"pad_token_id": 43}, "pad_token_id=43 must be less than max_position_embeddings"),
+        ({"decoder_start_token_id": PAD}, "decoder_start_token_id=0 is pad_token_id, which has no position in M2M100"),
         ({"pad_token_id": None}, "pad_token_id=None must be less than max_position_embeddings"),
     ],
-    ids=["width", "padding beyond the positions", "no padding"],
+    ids=["width", "padding beyond the positions", "padding as the start", "no padding"],
 )
 def test_what_computed_positions_need_is_checked(fields, message):
     with pytest.raises((ValueError, StrictDataclassError), match=message):
