@@ -354,6 +354,10 @@ def check(model: Any, folder: Path) -> None:
     mask[1, length // 2 + 1 :] = 0
     mask[2, 1:] = 0
     tokens = torch.randint(0, size, (len(ids) * BEAMS, steps), generator=generator)
+    if config.pad_token_id is not None:
+        # padding within a sentence has a position of its own in M2M100, which generate() gives it and one forward not
+        for values in (ids, tokens):
+            values[values == config.pad_token_id] = (config.pad_token_id + 1) % size
     with torch.no_grad():
         expected = model(
             input_ids=ids.repeat_interleave(BEAMS, dim=0),

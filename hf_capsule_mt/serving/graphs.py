@@ -285,8 +285,9 @@ def embed(stack: nn.Module, tokens: Tensor, positions: Tensor) -> Tensor:
     embeddings = stack.embed_tokens(tokens) * getattr(stack, "embed_scale", 1.0)
     table = stack.embed_positions
     if isinstance(table, M2M100SinusoidalPositionalEmbedding):
-        # counted from padding, which no token here is
-        embeddings = embeddings + table.weights[positions + table.padding_idx + 1]
+        # counted from that of padding, which every padding token has
+        padding = table.padding_idx
+        embeddings = embeddings + table.weights[torch.where(tokens == padding, padding, positions + padding + 1)]
     else:
         embeddings = embeddings + table.weight[positions + getattr(table, "offset", 0)]
     norm = getattr(stack, "layernorm_embedding", None)
