@@ -86,7 +86,7 @@ FAMILIES = {
         "bart",
         ("BartConfig", "BartForConditionalGeneration"),
         ("CapsuleBartConfig", "CapsuleBartForConditionalGeneration"),
-        ("test_capsule_bart.py",),
+        ("test_capsule_stacks.py",),
     ),
     "rnn": Family(
         "rnn_simple",

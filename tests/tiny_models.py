@@ -1,7 +1,20 @@
 """Tiny models and batches; sizes are different primes wherever they may be."""
 
+from collections.abc import Callable
+from typing import NamedTuple
+
 import torch
-from transformers import BartConfig, M2M100Config, MarianConfig, MBartConfig, PreTrainedModel
+from transformers import (
+    BartConfig,
+    BartForConditionalGeneration,
+    M2M100Config,
+    M2M100ForConditionalGeneration,
+    MarianConfig,
+    MarianMTModel,
+    MBartConfig,
+    MBartForConditionalGeneration,
+    PreTrainedModel,
+)
 
 from hf_capsule_mt import (
     CapsuleBartConfig,
@@ -42,6 +55,8 @@ SIZES = dict(
 BART_SIZES = SIZES | dict(decoder_start_token_id=EOS, bos_token_id=2)
 # so do M2M100 and mBART, whose positions and labels need it
 M2M100_SIZES = {name: value for name, value in BART_SIZES.items() if name != "forced_eos_token_id"}
+# as in the other families
+M2M100_SIZES |= dict(attention_dropout=0.0, encoder_layerdrop=0.0, decoder_layerdrop=0.0)
 MBART_SIZES = BART_SIZES
 
 RNN_SIZES = dict(
@@ -79,7 +94,7 @@ def plain_bart_config(**overrides) -> BartConfig:
 
 
 def plain_m2m100_config(**overrides) -> M2M100Config:
-    return M2M100Config(**(_plain(M2M100_SIZES) | {"encoder_layerdrop": 0.0, "decoder_layerdrop": 0.0} | overrides))
+    return M2M100Config(**(_plain(M2M100_SIZES) | overrides))
 
 
 def plain_mbart_config(**overrides) -> MBartConfig:
@@ -140,6 +155,40 @@ def mbart_model(seed: int = 0, **overrides) -> CapsuleMBartForConditionalGenerat
     return open_gates(CapsuleMBartForConditionalGeneration(mbart_config(**overrides))).eval()
 
 
+class Stack(NamedTuple):
+    """A family of Transformers: its class, what makes tiny configurations and models, and the same of its parent."""
+
+    capsule_class: type
+    config: Callable
+    model: Callable
+    plain_class: type
+    plain_config: Callable
+
+
+STACKS = {
+    "marian": Stack(CapsuleMarianMTModel, capsule_config, capsule_model, MarianMTModel, plain_config),
+    "bart": Stack(
+        CapsuleBartForConditionalGeneration, bart_config, bart_model, BartForConditionalGeneration, plain_bart_config
+    ),
+    "m2m100": Stack(
+        CapsuleM2M100ForConditionalGeneration,
+        m2m100_config,
+        m2m100_model,
+        M2M100ForConditionalGeneration,
+        plain_m2m100_config,
+    ),
+    "mbart": Stack(
+        CapsuleMBartForConditionalGeneration,
+        mbart_config,
+        mbart_model,
+        MBartForConditionalGeneration,
+        plain_mbart_config,
+    ),
+}
+# those that normalise before their sub-layers
+PRE_NORM = ("m2m100", "mbart")
+
+
 def rnn_config(**overrides) -> CapsuleRNNConfig:
     return CapsuleRNNConfig(**(RNN_SIZES | overrides))
 
@@ -155,6 +204,10 @@ def rnn_model(seed: int = 0, **overrides) -> CapsuleRNNForConditionalGeneration:
                 # of both signs, so that the residual connections do not repeat the last token forever
                 parameter.normal_(std=1.5)
     return model.eval()
+
+
+# what makes a tiny model of every family
+BUILDERS: dict[str, Callable] = {name: stack.model for name, stack in STACKS.items()} | {"rnn": rnn_model}
 
 
 class SavedTensors(torch.autograd.graph.saved_tensors_hooks):

@@ -32,6 +32,11 @@ class CapsuleM2M100Config(CapsuleConfigMixin, M2M100Config):
         """
         # sines and cosines, the slowest of which is a fraction of their number less one
         check_minimum("d_model", self.d_model, 4)
+        if self.decoder_start_token_id is not None and self.decoder_start_token_id == self.pad_token_id:
+            raise ValueError(
+                f"decoder_start_token_id={self.decoder_start_token_id} is pad_token_id, which has no position in "
+                "M2M100: generation would count the words differently than training; take eos_token_id"
+            )
         rows = self.max_position_embeddings + 2
         if self.pad_token_id is None or self.pad_token_id >= rows:
             raise ValueError(

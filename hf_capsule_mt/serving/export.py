@@ -44,7 +44,9 @@ from ..hub.export import export
 from ..loading import add_trust_argument, from_checkpoint
 from ..models.capsule_configuration import CapsuleConfigMixin
 from ..models.modeling_capsule_bart import CapsuleBartForConditionalGeneration
+from ..models.modeling_capsule_m2m100 import CapsuleM2M100ForConditionalGeneration
 from ..models.modeling_capsule_marian import CapsuleMarianMTModel
+from ..models.modeling_capsule_mbart import CapsuleMBartForConditionalGeneration
 from ..models.pipeline_translation import end_token_ids, max_positions, max_source_length
 from . import onnx_translator
 from .graphs import AttentionSource, AttentionStep, RecurrentSource, RecurrentStep, Source, State, Step
@@ -101,6 +103,13 @@ ABSENT: dict[str, tuple[Any, ...]] = {
     "max_time": (None,),
     "watermarking_config": (None,),
 }
+# the capsule models of plain ones
+PARENTS_OF: tuple[Any, ...] = (
+    CapsuleMarianMTModel,
+    CapsuleBartForConditionalGeneration,
+    CapsuleM2M100ForConditionalGeneration,
+    CapsuleMBartForConditionalGeneration,
+)
 ADAPTERS = "{} has adapters: merge them into the model first (merge_and_unload), and save that"
 # largest difference of logits, in units of their spread, between the model and what is written
 TOLERANCE = 1e-3
@@ -114,7 +123,7 @@ def export_onnx(
     """Writes a checkpoint as ONNX graphs with all that is needed to translate with them.
 
     Args:
-        source: directory or name on the Hub; a capsule checkpoint, or a plain Marian or BART one.
+        source: directory or name on the Hub; a capsule checkpoint, or a plain one of a family that has capsules.
         output: directory that does not exist yet, or is empty.
         int8: linear maps by integers of 8 bits; routing, attention and normalisation stay float32.
         trust_remote_code: run the code that the source brings, if it needs any.
@@ -151,16 +160,16 @@ def export_onnx(
 
 
 def _load(source: str | Path, trust_remote_code: bool) -> Any:
-    """The model in float32; a plain Marian or BART one as the capsule model that it is without any system."""
+    """The model in float32; a plain one as the capsule model that it is without any system."""
     if (Path(source) / "adapter_config.json").is_file():
         raise ValueError(ADAPTERS.format(source))
     config = from_checkpoint(AutoConfig, source, trust_remote_code=trust_remote_code)
-    plain = {"marian": CapsuleMarianMTModel, "bart": CapsuleBartForConditionalGeneration}
+    plain = {kind.config_class.parent_model_type: kind for kind in PARENTS_OF}
     kind: Any = plain.get(config.model_type, AutoModelForSeq2SeqLM)
     if config.model_type not in plain and not isinstance(config, CapsuleConfigMixin):
         raise ValueError(
-            f"{source} is of type '{config.model_type}'; capsule models and plain Marian and BART models can be "
-            "exported"
+            f"{source} is of type '{config.model_type}'; capsule models and plain Marian, BART, M2M100 (NLLB) and "
+            "mBART models can be exported"
         )
     if getattr(config, "quantization_config", None) is not None:
         raise ValueError(f"{source} is quantised: export the model that it was made of, with --int8 if you like")
@@ -345,6 +354,10 @@ def check(model: Any, folder: Path) -> None:
     mask[1, length // 2 + 1 :] = 0
     mask[2, 1:] = 0
     tokens = torch.randint(0, size, (len(ids) * BEAMS, steps), generator=generator)
+    if config.pad_token_id is not None:
+        # padding within a sentence has a position of its own in M2M100, which generate() gives it and one forward not
+        for values in (ids, tokens):
+            values[values == config.pad_token_id] = (config.pad_token_id + 1) % size
     with torch.no_grad():
         expected = model(
             input_ids=ids.repeat_interleave(BEAMS, dim=0),

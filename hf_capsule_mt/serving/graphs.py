@@ -15,6 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.onnx.ops import symbolic, symbolic_multi_out
+from transformers.models.m2m_100.modeling_m2m_100 import M2M100SinusoidalPositionalEmbedding
 
 from ..models.capsule_guided import RecurrentHead
 from ..models.capsule_past_future import attention_contexts, recurrent_states
@@ -280,15 +281,60 @@ class Step(nn.Module):
 
 
 def embed(stack: nn.Module, tokens: Tensor, positions: Tensor) -> Tensor:
-    """Embeddings of tokens at positions, as Marian's and BART's stacks make them; their shapes may broadcast."""
+    """Embeddings of tokens at positions, as the Transformers' stacks make them; their shapes may broadcast."""
     embeddings = stack.embed_tokens(tokens) * getattr(stack, "embed_scale", 1.0)
-    embeddings = embeddings + stack.embed_positions.weight[positions + getattr(stack.embed_positions, "offset", 0)]
+    table = stack.embed_positions
+    if isinstance(table, M2M100SinusoidalPositionalEmbedding):
+        # counted from that of padding, which every padding token has
+        padding = table.padding_idx
+        embeddings = embeddings + table.weights[torch.where(tokens == padding, padding, positions + padding + 1)]
+    else:
+        embeddings = embeddings + table.weight[positions + getattr(table, "offset", 0)]
     norm = getattr(stack, "layernorm_embedding", None)
     return embeddings if norm is None else norm(embeddings)
 
 
+def lengthen_positions(stack: nn.Module) -> None:
+    """Makes M2M100's computed positions as many as the model has, as its forward does when it needs them."""
+    table = stack.embed_positions
+    if isinstance(table, M2M100SinusoidalPositionalEmbedding):
+        rows = stack.config.max_position_embeddings + table.padding_idx + 1
+        if rows > len(table.weights):
+            table.make_weights(rows, table.embedding_dim, table.padding_idx)
+
+
+class Residual(nn.Module):
+    """The parts of a layer around its sub-layers, where the stack normalises after them or before.
+
+    A stack that normalises before its sub-layers does so after the last layer, too.
+    """
+
+    def __init__(self, stack: nn.Module) -> None:
+        super().__init__()
+        self.after = stack.config.layers_are_normalized
+        self.final_norm = None if self.after else stack.layer_norm
+
+    def enter(self, norm: nn.Module, hidden: Tensor) -> Tensor:
+        """What a sub-layer reads."""
+        return hidden if self.after else norm(hidden)
+
+    def leave(self, norm: nn.Module, hidden: Tensor, update: Tensor) -> Tensor:
+        """hidden and what a sub-layer made of it."""
+        return norm(hidden + update) if self.after else hidden + update
+
+    def feed_forward(self, layer: nn.Module, hidden: Tensor) -> Tensor:
+        """The last sub-layer of every layer."""
+        norm = layer.final_layer_norm
+        inner = layer.fc2(layer.activation_fn(layer.fc1(self.enter(norm, hidden))))
+        return self.leave(norm, hidden, inner)
+
+    def outputs(self, layers: list[Tensor]) -> list[Tensor]:
+        """The outputs of the layers as transformers returns them."""
+        return layers if self.final_norm is None else [*layers[:-1], self.final_norm(layers[-1])]
+
+
 class AttentionSource(Source):
-    """The source for Marian and BART: keys and values of every layer of the decoder."""
+    """The source for Transformers: keys and values of every layer of the decoder."""
 
     packs = True
 
@@ -299,6 +345,8 @@ class AttentionSource(Source):
         )
         readers = [layer.encoder_attn for layer in model.get_decoder().layers]
         self.heads = [reader.num_heads for reader in readers]
+        self.residual = Residual(self.encoder)
+        lengthen_positions(self.encoder)
         self.memory_proj = nn.ModuleList([merged(reader.k_proj, reader.v_proj) for reader in readers])
 
     def read_names(self) -> list[str]:
@@ -321,25 +369,27 @@ class AttentionSource(Source):
         outputs = []
         for layer, projection in zip(self.encoder.layers, self.qkv, strict=True):
             attn = layer.self_attn
+            norm = layer.self_attn_layer_norm
             # attention alone needs every word in its place
-            placed = projection(hidden).index_select(0, places).unflatten(0, shape)
+            placed = projection(self.residual.enter(norm, hidden)).index_select(0, places).unflatten(0, shape)
             contexts, _ = attention(*placed.split(hidden.shape[-1], dim=-1), attn.num_heads, mask)
             contexts = contexts.flatten(0, 1).index_select(0, words)
-            hidden = layer.self_attn_layer_norm(hidden + attn.out_proj(contexts))
-            inner = layer.fc2(layer.activation_fn(layer.fc1(hidden)))
-            hidden = layer.final_layer_norm(hidden + inner)
+            hidden = self.residual.leave(norm, hidden, attn.out_proj(contexts))
+            hidden = self.residual.feed_forward(layer, hidden)
             outputs.append(hidden)
-        return outputs
+        return self.residual.outputs(outputs)
 
 
 class AttentionStep(Step):
-    """A step of Marian's or BART's decoder; its states are the keys and values of the steps before."""
+    """A step of a Transformer's decoder; its states are the keys and values of the steps before."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__(model)
         self.qkv = nn.ModuleList(
             [merged(a.q_proj, a.k_proj, a.v_proj) for a in (layer.self_attn for layer in self.decoder.layers)]
         )
+        self.residual = Residual(self.decoder)
+        lengthen_positions(self.decoder)
 
     def decoder_states(self) -> list[State]:
         states = []
@@ -358,19 +408,21 @@ class AttentionStep(Step):
         after: list[Tensor] = []
         for index, (layer, projection) in enumerate(zip(self.decoder.layers, self.qkv, strict=True)):
             own, across = layer.self_attn, layer.encoder_attn
-            queries, keys, values = projection(hidden).unsqueeze(1).split(width, dim=-1)
+            norm = layer.self_attn_layer_norm
+            read = self.residual.enter(norm, hidden)
+            queries, keys, values = projection(read).unsqueeze(1).split(width, dim=-1)
             past = (states[2 * index], states[2 * index + 1])
             contexts, present = attention(queries, keys, values, own.num_heads, past=past)
             after += present or ()
-            hidden = layer.self_attn_layer_norm(hidden + own.out_proj(contexts.flatten(0, 1)))
-            queries = across.q_proj(hidden).unflatten(0, shape)
+            hidden = self.residual.leave(norm, hidden, own.out_proj(contexts.flatten(0, 1)))
+            norm = layer.encoder_attn_layer_norm
+            queries = across.q_proj(self.residual.enter(norm, hidden)).unflatten(0, shape)
             memory = source[f"source_keys_{index}"], source[f"source_values_{index}"]
             contexts, _ = attention(queries, *memory, across.num_heads, source["source_mask"])
-            hidden = layer.encoder_attn_layer_norm(hidden + across.out_proj(contexts.flatten(0, 1)))
-            inner = layer.fc2(layer.activation_fn(layer.fc1(hidden)))
-            hidden = layer.final_layer_norm(hidden + inner)
+            hidden = self.residual.leave(norm, hidden, across.out_proj(contexts.flatten(0, 1)))
+            hidden = self.residual.feed_forward(layer, hidden)
             outputs.append(hidden)
-        return outputs, after
+        return self.residual.outputs(outputs), after
 
 
 class RecurrentSource(Source):

@@ -98,15 +98,17 @@ def prepare(arguments: Arguments) -> Setup:
             logging.getLogger(f"hf_capsule_mt.{package}").setLevel(logging.ERROR)
     set_seed(training.seed)
     checkpoint = find_checkpoint(training)
+    # For their mistakes, before a tokenizer is trained or loaded.
+    if arguments.model.model_name_or_path is None:
+        _new_config(arguments.model)
+    else:
+        _config_class(arguments.model.model_name_or_path)
     # A multilingual one says which languages there are; one that is to be trained needs the text.
     tokenizer = _given_tokenizer(arguments, checkpoint)
     check = language_check(data, tokenizer)
     splits = {split: _load(arguments, split, check) for split in ("train", "validation", "test")}
     if splits["validation"] is None and training.eval_strategy != "no":
         raise ValueError("there is no validation set: give validation_file, or set eval_strategy to no")
-    if arguments.model.model_name_or_path is None:
-        # For its mistakes, before a tokenizer is trained.
-        _new_config(arguments.model)
     default = LanguagePair(str(data.source_lang), str(data.target_lang))
     for dataset in (splits["validation"], splits["test"]):
         for pair in () if dataset is None else rows_by_pair(dataset, default):

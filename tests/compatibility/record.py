@@ -14,7 +14,14 @@ import torch  # noqa: E402 (the path comes first)
 
 from hf_capsule_mt import __version__  # noqa: E402
 from hf_capsule_mt.models.configuration_capsule_rnn import CALIBRATED  # noqa: E402
-from tiny_models import bart_model, capsule_model, rnn_model, sentence_batch  # noqa: E402
+from tiny_models import (  # noqa: E402
+    bart_model,
+    capsule_model,
+    m2m100_model,
+    mbart_model,
+    rnn_model,
+    sentence_batch,
+)
 
 LOSSES = {"bow_loss_weight": 1.0, "bca_loss_weight": 0.5}
 SYSTEMS = {
@@ -40,7 +47,15 @@ RECURRENT = {
     },
 }
 BART = {"bart_guided_on_em": {"aggregation": "em_routing", "guided_routing": "routing", **LOSSES}}
-FAMILIES = ((capsule_model, SYSTEMS), (rnn_model, RECURRENT), (bart_model, BART))
+M2M100 = {"m2m100_guided_on_em": {"aggregation": "em_routing", "guided_routing": "routing", **LOSSES}}
+MBART = {"mbart_final_norm_on_em": {"aggregation": "em_routing", "layer_normalization": "final"}}
+FAMILIES = (
+    (capsule_model, SYSTEMS),
+    (rnn_model, RECURRENT),
+    (bart_model, BART),
+    (m2m100_model, M2M100),
+    (mbart_model, MBART),
+)
 
 
 def main(version: str = __version__, families: tuple = FAMILIES) -> None:

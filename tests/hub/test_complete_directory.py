@@ -8,15 +8,15 @@ import sys
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import AutoModelForSeq2SeqLM, BartForConditionalGeneration, pipeline
+from transformers import AutoModelForSeq2SeqLM, pipeline
 
 import hf_capsule_mt
 from hf_capsule_mt.hub.conversion import convert
 from hf_capsule_mt.hub.export import export
-from tiny_models import open_gates, plain_bart_config, rnn_model
+from tiny_models import STACKS, open_gates, rnn_model
 from tiny_translation import SOURCES, tiny_model, tiny_tokenizer
 
-FAMILIES = ("marian", "bart", "rnn")
+FAMILIES = (*STACKS, "rnn")
 SYSTEMS = {"aggregation": "em_routing", "num_capsules": 13, "guided_routing": "routing", "bow_loss_weight": 1.0}
 SHARED_CODE = {
     "capsule_cache.py",
@@ -32,8 +32,7 @@ SHARED_CODE = {
     "pipeline_translation.py",
 }
 CODE = {
-    "marian": SHARED_CODE | {"configuration_capsule_marian.py", "modeling_capsule_marian.py"},
-    "bart": SHARED_CODE | {"configuration_capsule_bart.py", "modeling_capsule_bart.py"},
+    **{name: SHARED_CODE | {f"configuration_capsule_{name}.py", f"modeling_capsule_{name}.py"} for name in STACKS},
     "rnn": SHARED_CODE | {"configuration_capsule_rnn.py", "modeling_capsule_rnn.py", "capsule_recurrent.py"},
 }
 DATA = {"config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
@@ -96,7 +95,8 @@ def checkpoint(family, folder):
     else:
         torch.manual_seed(4)
         sizes = dict(vocab_size=len(tokenizer), d_model=26, encoder_attention_heads=2, decoder_attention_heads=2)
-        plain = tiny_model() if family == "marian" else BartForConditionalGeneration(plain_bart_config(**sizes))
+        stack = STACKS[family]
+        plain = tiny_model() if family == "marian" else stack.plain_class(stack.plain_config(**sizes))
         plain.save_pretrained(folder / "plain")
         tokenizer.save_pretrained(folder / "plain")
         convert(folder / "plain", folder / "converted", **SYSTEMS)

@@ -13,15 +13,17 @@ from transformers import (
     AutoConfig,
     AutoModelForSeq2SeqLM,
     AutoTokenizer,
-    BartForConditionalGeneration,
     GPT2Config,
     GPT2LMHeadModel,
+    NllbMoeConfig,
+    NllbTokenizer,
+    PreTrainedModel,
 )
 
 from hf_capsule_mt.__main__ import main
 from hf_capsule_mt.files import only_writer
 from hf_capsule_mt.hub.conversion import CAPSULE_FIELDS, convert, to_plain
-from tiny_models import plain_bart_config, rnn_model
+from tiny_models import STACKS, rnn_model
 from tiny_translation import SOURCES, TARGETS, assert_quiet_limits, tiny_model, tiny_tokenizer
 
 EM_AND_GUIDED = {"aggregation": "em_routing", "guided_routing": "routing", "bow_loss_weight": 1.0, "num_capsules": 13}
@@ -36,17 +38,17 @@ SYSTEMS = {
 BEAM = {"num_beams": 4, "return_dict_in_generate": True, "output_scores": True, "max_new_tokens": 12}
 
 
-def tiny_bart(vocab_size: int) -> BartForConditionalGeneration:
+def tiny_stack(name: str, vocab_size: int, **overrides) -> PreTrainedModel:
     torch.manual_seed(4)
-    config = plain_bart_config(vocab_size=vocab_size, d_model=26, encoder_attention_heads=2, decoder_attention_heads=2)
-    return BartForConditionalGeneration(config).eval()
+    stack, sizes = STACKS[name], dict(d_model=26, encoder_attention_heads=2, decoder_attention_heads=2)
+    return stack.plain_class(stack.plain_config(vocab_size=vocab_size, **sizes, **overrides)).eval()
 
 
-@pytest.fixture(params=["marian", "bart"])
+@pytest.fixture(params=STACKS)
 def plain(request, tmp_path):
     """A plain checkpoint with a tokenizer and a generation config of its own."""
     tokenizer = tiny_tokenizer()
-    model = tiny_model() if request.param == "marian" else tiny_bart(len(tokenizer))
+    model = tiny_model() if request.param == "marian" else tiny_stack(request.param, len(tokenizer))
     model.generation_config.update(num_beams=3, length_penalty=0.7, bad_words_ids=[[17]])
     folder = tmp_path / request.param
     model.save_pretrained(folder)
@@ -99,6 +101,9 @@ def test_there_and_back_is_the_plain_checkpoint(plain, tmp_path):
     assert first == last
     first, last = (load_file(folder / "model.safetensors") for folder in (plain, back))
     assert first.keys() == last.keys() and all(torch.equal(first[name], last[name]) for name in first)
+    if plain.name not in ("marian", "m2m100"):
+        # of a process, one of either kind will do
+        return
     code = (
         "import sys; sys.modules['hf_capsule_mt'] = None\n"
         "from transformers import AutoModelForSeq2SeqLM, AutoTokenizer\n"
@@ -140,10 +145,45 @@ def test_the_command(plain, tmp_path, capsys):
     assert str(tmp_path / "capsule") in capsys.readouterr().out
 
 
+def test_a_multilingual_model_keeps_its_languages(tmp_path):
+    words = [word for sentence in SOURCES + TARGETS for word in sentence.split()]
+    pieces = ["<s>", "<pad>", "</s>", "<unk>", *sorted({letter for word in words for letter in word}), "▁"]
+    tokenizer = NllbTokenizer(
+        vocab={piece: index for index, piece in enumerate(pieces)},
+        extra_special_tokens=["eng_Latn", "deu_Latn", "fra_Latn"],
+        src_lang="eng_Latn",
+        tgt_lang="deu_Latn",
+    )
+    tokens = dict(pad_token_id=1, bos_token_id=0, eos_token_id=2, decoder_start_token_id=2)
+    plain = tiny_stack("m2m100", len(tokenizer), **tokens, max_position_embeddings=70)
+    for saved in (plain, tokenizer):
+        saved.save_pretrained(tmp_path / "plain")
+    argv = ["convert", str(tmp_path / "plain"), str(tmp_path / "new"), "--guided_routing", "routing"]
+    assert main([*argv, "--layer_normalization", "final"]) == 0
+    again = AutoTokenizer.from_pretrained(tmp_path / "new", src_lang="fra_Latn")
+    assert type(again) is NllbTokenizer and again.get_vocab() == tokenizer.get_vocab()
+    inputs = again(SOURCES[:2], padding=True, return_tensors="pt")
+    language = again.convert_tokens_to_ids("deu_Latn")
+    assert (inputs.input_ids[:, 0] == again.convert_tokens_to_ids("fra_Latn")).all()
+    model = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "new").eval()
+    assert model.config.layer_normalization == "final" and model.config.guided_routing == "routing"
+    found, expected = (m.generate(**inputs, **BEAM, forced_bos_token_id=language) for m in (model, plain))
+    assert torch.equal(found.sequences, expected.sequences) and (found.sequences[:, 1] == language).all()
+    assert torch.equal(found.sequences_scores, expected.sequences_scores)
+
+
+def test_mixtures_of_experts_are_refused(tmp_path, capsys):
+    NllbMoeConfig(d_model=8).save_pretrained(tmp_path / "moe")
+    assert main(["convert", str(tmp_path / "moe"), str(tmp_path / "new")]) == 2
+    *_, line = capsys.readouterr().err.splitlines()
+    assert f"error: {tmp_path / 'moe'} is of type 'nllb-moe', a mixture of experts, for which there are no" in line
+    assert not (tmp_path / "new").exists()
+
+
 def test_the_command_back(plain, tmp_path):
     assert main(["convert", str(plain), str(tmp_path / "capsule"), "--aggregation", "none"]) == 0
     assert main(["convert", str(tmp_path / "capsule"), str(tmp_path / "back"), "--plain"]) == 0
-    assert AutoConfig.from_pretrained(tmp_path / "back").model_type == plain.name
+    assert AutoConfig.from_pretrained(tmp_path / "back").model_type == plain.name.replace("m2m100", "m2m_100")
     if plain.name == "marian":
         model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "back"), tiny_tokenizer()
         inputs = tokenizer(SOURCES[0], return_tensors="pt", return_token_type_ids=False)

@@ -8,12 +8,20 @@ import pytest
 from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoConfig, BartConfig
 
-from hf_capsule_mt import CapsuleBartConfig, CapsuleMarianConfig, CapsuleMarianMTModel, CapsuleRNNConfig
+from hf_capsule_mt import (
+    CapsuleBartConfig,
+    CapsuleM2M100Config,
+    CapsuleMarianConfig,
+    CapsuleMarianMTModel,
+    CapsuleMBartConfig,
+    CapsuleRNNConfig,
+)
 from hf_capsule_mt.models.capsule_configuration import CapsuleConfigMixin
 from hf_capsule_mt.models.configuration_capsule_rnn import CALIBRATED
 from hf_capsule_mt.recipe_files import read_recipe
-from tiny_models import bart_config, capsule_config, plain_bart_config, plain_config, rnn_config
+from tiny_models import STACKS, capsule_config, plain_config, rnn_config
 
+FAMILIES = {name: stack.config for name, stack in STACKS.items()} | {"rnn": rnn_config}
 BAD_VALUES = {
     "unknown aggregation": ({"aggregation": "em"}, "aggregation='em' is not known; choose one of none, linear"),
     "aggregation type": ({"aggregation": 3}, "aggregation"),
@@ -132,7 +140,7 @@ FIELDS = {
 }
 
 
-@pytest.mark.parametrize("family", [capsule_config, bart_config, rnn_config], ids=["marian", "bart", "rnn"])
+@pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES.keys())
 @pytest.mark.parametrize(("name", "value"), FIELDS.items(), ids=FIELDS.keys())
 def test_every_shared_field_is_checked_by_type_in_every_family(family, name, value):
     with pytest.raises(StrictDataclassError, match=f"for field '{name}'"):
@@ -145,7 +153,8 @@ def test_every_shared_field_is_checked_by_type_in_every_family(family, name, val
 def test_shared_fields_stand_once():
     own = {family: set(FIELDS) & set(family.__annotations__) for family in CapsuleConfigMixin.__subclasses__()}
     recurrent = {"aggregation", "label_smoothing"}  # with defaults of their own
-    assert own == {CapsuleMarianConfig: set(), CapsuleBartConfig: set(), CapsuleRNNConfig: recurrent}
+    transformers = (CapsuleMarianConfig, CapsuleBartConfig, CapsuleM2M100Config, CapsuleMBartConfig)
+    assert own == {**{family: set() for family in transformers}, CapsuleRNNConfig: recurrent}
 
 
 BAD_RNN_VALUES = {
@@ -192,7 +201,6 @@ BAD_LAYERS = {
     "decoder_start_token_id": (53, -100),
     "forced_eos_token_id": (53, [-1]),
 }
-FAMILIES = {"marian": capsule_config, "bart": bart_config, "rnn": rnn_config}
 
 
 @pytest.mark.parametrize(
@@ -222,9 +230,13 @@ def test_unknown_activation_names_its_neighbours():
 
 @pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES.keys())
 def test_edges_that_are_allowed(family):
-    config = family(dropout=0, pad_token_id=52, eos_token_id=[0, 52], bos_token_id=None, forced_eos_token_id=None)
-    assert (config.dropout, config.pad_token_id, config.eos_token_id) == (0, 52, [0, 52])
-    assert family(pad_token_id=None, init_std=1e-3, activation_function="silu").init_std == 1e-3
+    pad, none = 52, {"pad_token_id": None}
+    if family is STACKS["m2m100"].config:
+        # its positions are counted from padding
+        pad, none = 42, {}
+    config = family(dropout=0, pad_token_id=pad, eos_token_id=[0, 52], bos_token_id=None, forced_eos_token_id=None)
+    assert (config.dropout, config.pad_token_id, config.eos_token_id) == (0, pad, [0, 52])
+    assert family(**none, init_std=1e-3, activation_function="silu").init_std == 1e-3
 
 
 def test_tokens_of_separate_vocabularies_belong_to_their_side():
@@ -237,12 +249,11 @@ def test_tokens_of_separate_vocabularies_belong_to_their_side():
             capsule_config(**separate, **{name: 50})
 
 
-@pytest.mark.parametrize(
-    ("plain", "family"), [(plain_config, CapsuleMarianConfig), (plain_bart_config, CapsuleBartConfig)]
-)
-def test_defaults_of_the_parents_are_valid(plain, family):
-    assert family().vocab_size == type(plain())().vocab_size
-    assert family.from_dict(type(plain())().to_dict()).pad_token_id == type(plain())().pad_token_id
+@pytest.mark.parametrize("stack", STACKS.values(), ids=STACKS.keys())
+def test_defaults_of_the_parents_are_valid(stack):
+    family, parent = stack.capsule_class.config_class, type(stack.plain_config())()
+    assert family().vocab_size == parent.vocab_size
+    assert family.from_dict(parent.to_dict()).pad_token_id == parent.pad_token_id
 
 
 def test_the_defaults_are_the_papers_base_model():

@@ -30,10 +30,13 @@ from hf_capsule_mt.models.capsule_seq2seq import (
     CapsuleSeq2SeqModelOutput,
 )
 from tiny_models import (
+    BUILDERS,
     PAD,
     VOCAB,
     bart_model,
     capsule_model,
+    m2m100_model,
+    mbart_model,
     plain_bart_config,
     plain_config,
     rnn_model,
@@ -46,7 +49,6 @@ GUIDED = {
     for kind in ("routing", "classifier", "attention", "recurrent")
 }
 EVERYTHING = {"aggregation": "em_routing", "guided_routing": "routing", **LOSSES}
-BUILDERS = {"marian": capsule_model, "bart": bart_model, "rnn": rnn_model}
 families = pytest.mark.parametrize("family", BUILDERS)
 
 
@@ -72,7 +74,7 @@ def test_an_offloaded_guided_head_computes_the_same(family, place, tmp_path):
     if place == "disk":
         # the head, and what stays, on different sides of the device map
         assert places["model"] != places["guided_head"]
-    if family == "rnn":
+    if not hasattr(model, "final_logits_bias"):
         del places["final_logits_bias"]
     loaded = type(model).from_pretrained(tmp_path, device_map=places, offload_folder=tmp_path / "off").eval()
     expected, found = model(**batch), loaded(**batch)
@@ -81,9 +83,9 @@ def test_an_offloaded_guided_head_computes_the_same(family, place, tmp_path):
         torch.testing.assert_close(found[name], expected[name])
 
 
-@pytest.mark.parametrize("family", ["bart", "rnn"])
+@pytest.mark.parametrize("family", ["bart", "mbart", "rnn"])
 def test_a_model_offloaded_by_its_size_computes_the_same(family, tmp_path):
-    # not Marian: its parent's computed positions cannot be offloaded either
+    # not Marian and M2M100: their parents' computed positions cannot be offloaded either
     model, batch = BUILDERS[family](**EVERYTHING), sentence_batch()
     model.save_pretrained(tmp_path)
     memory = {"cpu": int(0.4 * 4 * model.num_parameters())}
@@ -160,8 +162,10 @@ COMPILED = {
     "marian-routing": (capsule_model, GUIDED["routing"]),
     "marian-classifier": (capsule_model, GUIDED["classifier"]),
     "marian-attention": (capsule_model, GUIDED["attention"]),
-    "bart-em-routing": (bart_model, EVERYTHING),
+    "m2m100-em-routing": (m2m100_model, EVERYTHING),
 }
+# enough of a stack to be traced
+FEW_LAYERS = {"encoder_layers": 2, "decoder_layers": 1}
 
 
 def graphs_of(model):
@@ -182,7 +186,7 @@ def test_training_over_many_shapes_compiles_at_most_two_graphs(system):
     if Version(transformers.__version__) < Version("5.20") and graphs_of(MarianMTModel(plain_config(dropout=0.0))) > 2:
         pytest.skip("this version of transformers breaks the graphs of plain models")
     build, fields = COMPILED[system]
-    assert graphs_of(build(**fields, dropout=0.0)) <= 2
+    assert graphs_of(build(**fields, **FEW_LAYERS, dropout=0.0)) <= 2
 
 
 def exported(model, dynamic_shapes):
@@ -202,10 +206,13 @@ def assert_exported_equals(program, model, shape):
     torch.testing.assert_close(program(**inputs)["logits"], model(**inputs).logits, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("system", COMPILED)
+EXPORTED = COMPILED | {"mbart-em-routing": (mbart_model, EVERYTHING | {"layer_normalization": "final"})}
+
+
+@pytest.mark.parametrize("system", EXPORTED)
 def test_one_export_serves_every_batch_source_and_target_size(system):
-    build, fields = COMPILED[system]
-    model = build(**fields)
+    build, fields = EXPORTED[system]
+    model = build(**fields, **FEW_LAYERS)
     rows, source, target = (torch.export.Dim(name, min=2, max=40) for name in ("rows", "source", "target"))
     sides = {"input_ids": {0: rows, 1: source}, "attention_mask": {0: rows, 1: source}}
     program = exported(model, {**sides, "decoder_input_ids": {0: rows, 1: target}})

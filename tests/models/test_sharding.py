@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tiny_models import bart_model, capsule_model, rnn_model
+from tiny_models import BUILDERS
 
 ROOT = Path(__file__).parents[2]
-MODELS = {"marian": capsule_model, "bart": bart_model, "rnn": rnn_model}
 # Every process shards the model layer by layer, as accelerate's FSDP does, and compares with the whole one.
 SCRIPT = """
 import json, sys
@@ -19,12 +18,12 @@ from torch.distributed import destroy_process_group, get_rank, init_process_grou
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 sys.path.insert(0, "tests")
-from tiny_models import bart_model, capsule_model, sentence_batch
+from tiny_models import STACKS, sentence_batch
 
 init_process_group("gloo")
 mesh = init_device_mesh("cpu", (2,))
-for name, build in (("marian", capsule_model), ("bart", bart_model)):
-    model, batch = build(), sentence_batch()
+for name, stack in STACKS.items():
+    model, batch = stack.model(), sentence_batch()
     model.train()
     torch.manual_seed(1)
     expected = model(**batch).loss.item()
@@ -42,7 +41,7 @@ destroy_process_group()
 """
 
 
-@pytest.mark.parametrize("build", MODELS.values(), ids=MODELS.keys())
+@pytest.mark.parametrize("build", BUILDERS.values(), ids=BUILDERS.keys())
 def test_no_layer_is_split(build):
     model = build()
     names = {type(module).__name__ for module in model.modules()}

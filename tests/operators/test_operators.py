@@ -28,7 +28,7 @@ from hf_capsule_mt.operators import ENTRY_POINTS, MODELS, load_operators, travel
 from hf_capsule_mt.training import command as training
 from hf_capsule_mt.training.arguments import parse_arguments
 from hf_capsule_mt.training.setup import prepare
-from tiny_models import bart_model, capsule_config, capsule_model, gradients, rnn_model, sentence_batch
+from tiny_models import BUILDERS, capsule_config, capsule_model, gradients, sentence_batch
 from tiny_translation import SOURCES, TARGETS, tiny_model, tiny_tokenizer
 
 PAGE = (Path(__file__).parents[2] / "docs" / "operators.md").read_text(encoding="utf-8")
@@ -38,7 +38,7 @@ OPERATOR = FILES["mean_top.py"]
 SMALL = {"max_steps": 4, "save_steps": 2, "eval_steps": 4, "max_train_samples": 100, "max_eval_samples": 5}
 SMALL |= {"max_test_samples": 5, "d_model": 12, "encoder_layers": 2, "decoder_layers": 2, "test_num_beams": 1}
 SMALL |= {"vocab_size": 400, "report_to": "none", "disable_tqdm": "true", "use_cpu": "true"}
-FAMILIES = {"marian": capsule_model, "bart": bart_model, "rnn": rnn_model}
+FAMILIES = BUILDERS
 GRAMMAR = ["--dataset_name", "grammar", "--source_lang", "en", "--target_lang", "de"]
 OPTIONS = {"aggregation": "mean_top", "aggregation_options": {"top": 1}}
 

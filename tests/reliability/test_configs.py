@@ -17,8 +17,12 @@ from transformers import AutoConfig
 from hf_capsule_mt import (
     CapsuleBartConfig,
     CapsuleBartForConditionalGeneration,
+    CapsuleM2M100Config,
+    CapsuleM2M100ForConditionalGeneration,
     CapsuleMarianConfig,
     CapsuleMarianMTModel,
+    CapsuleMBartConfig,
+    CapsuleMBartForConditionalGeneration,
     CapsuleRNNConfig,
     CapsuleRNNForConditionalGeneration,
 )
@@ -26,22 +30,26 @@ from hf_capsule_mt.models.capsule_configuration import (
     AGGREGATION_INITS,
     CAPSULE_INPUTS,
     GUIDED_ROUTINGS,
+    LAYER_NORMALIZATIONS,
     LINEAR_INPUTS,
 )
 from hf_capsule_mt.models.capsule_operators import known_aggregations
 from hf_capsule_mt.models.configuration_capsule_rnn import SOURCE_MEMORIES
 from record import note
-from tiny_models import BART_SIZES, RNN_SIZES, SIZES
+from tiny_models import BART_SIZES, M2M100_SIZES, MBART_SIZES, RNN_SIZES, SIZES
 
 FAMILIES = {
     "marian": (CapsuleMarianConfig, CapsuleMarianMTModel, SIZES),
     "bart": (CapsuleBartConfig, CapsuleBartForConditionalGeneration, BART_SIZES),
+    "m2m100": (CapsuleM2M100Config, CapsuleM2M100ForConditionalGeneration, M2M100_SIZES),
+    "mbart": (CapsuleMBartConfig, CapsuleMBartForConditionalGeneration, MBART_SIZES),
     "rnn": (CapsuleRNNConfig, CapsuleRNNForConditionalGeneration, RNN_SIZES),
 }
 CHOICES: dict[str, tuple[str, ...]] = {
     "aggregation": known_aggregations(),
     "capsule_inputs": CAPSULE_INPUTS,
     "linear_inputs": LINEAR_INPUTS,
+    "layer_normalization": LAYER_NORMALIZATIONS,
     "aggregation_init": AGGREGATION_INITS,
     "guided_routing": GUIDED_ROUTINGS,
     "source_memory": SOURCE_MEMORIES,

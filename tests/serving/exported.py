@@ -4,7 +4,7 @@ import copy
 import math
 import random
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from hf_capsule_mt.evaluation.translate import translate_nbest
 from hf_capsule_mt.models.configuration_capsule_rnn import CALIBRATED
 from hf_capsule_mt.serving.export import export_onnx, translator_settings
 from hf_capsule_mt.serving.onnx_translator import OnnxTranslator
-from tiny_models import EOS, PAD, TARGET_VOCAB, bart_model, capsule_model, rnn_model
+from tiny_models import BUILDERS, EOS, PAD, TARGET_VOCAB
 
 # source tokens, the end included; the tiny Marian and BART have 41 positions
 TOKENIZER_LIMIT = 31
@@ -30,11 +30,10 @@ UNFORBIDDEN = 30
 SCORE_TOLERANCE = 1e-4
 # candidates whose scores are closer than this have no order in float32
 TIE = 2e-6
-FAMILIES: dict[str, Callable[..., PreTrainedModel]] = {"marian": capsule_model, "bart": bart_model, "rnn": rnn_model}
-# these three run all code of the graphs; the last one ends with any of two tokens
+# these three run all code of the graphs but for M2M100's positions; the last one ends with any of two tokens
 SYSTEMS: dict[str, tuple[str, dict[str, Any]]] = {
     "em_and_gdr": ("marian", {"aggregation": "em_routing", "guided_routing": "routing"}),
-    "dynamic_and_classifier": ("bart", {"aggregation": "dynamic_routing", "guided_routing": "classifier"}),
+    "dynamic_and_classifier": ("mbart", {"aggregation": "dynamic_routing", "guided_routing": "classifier"}),
     "hybrid_and_recurrent": (
         "rnn",
         {"source_memory": "hybrid", "guided_routing": "recurrent", "eos_token_id": [EOS, 5], **CALIBRATED},
@@ -101,7 +100,7 @@ class System:
 
 def save_model(checkpoint: Path, family: str, fields: dict[str, Any]) -> Path:
     """A taught model and its tokenizer as a checkpoint."""
-    teach(FAMILIES[family](**fields)).save_pretrained(checkpoint)
+    teach(BUILDERS[family](**fields)).save_pretrained(checkpoint)
     word_tokenizer().save_pretrained(checkpoint)
     return checkpoint
 

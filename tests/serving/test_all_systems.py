@@ -60,6 +60,18 @@ BART = {
     "linear_and_recurrent": {"aggregation": "linear", "guided_routing": "recurrent"},
     "attention": {**PLAIN, "guided_routing": "attention", "scale_embedding": False},
 }
+M2M100 = {
+    "plain": PLAIN,
+    "em_and_gdr": {"aggregation": "em_routing", "guided_routing": "routing", "layer_normalization": "final"},
+    "linear_and_recurrent": {"aggregation": "linear", "guided_routing": "recurrent", "scale_embedding": False},
+    "dynamic_one_layer": {"aggregation": "dynamic", "encoder_layers": 1, "decoder_layers": 1},
+}
+MBART = {
+    "plain": PLAIN,
+    "dynamic_routing": {"aggregation": "dynamic_routing", "aggregation_init": "paper"},
+    "em_and_classifier": {"aggregation": "em_routing", "guided_routing": "classifier", "layer_normalization": "final"},
+}
+FAMILIES = {"marian": MARIAN, "bart": BART, "m2m100": M2M100, "mbart": MBART}
 RNN = {
     "simple": {"source_memory": "simple"},
     "simple_one_layer": {"source_memory": "simple", "encoder_layers": 1, "decoder_layers": 1},
@@ -81,7 +93,7 @@ RNN = {
 }
 ALL = [
     pytest.param(family, fields, id=f"{family}-{name}")
-    for family, systems in {"marian": MARIAN, "bart": BART, "rnn": RNN}.items()
+    for family, systems in {**FAMILIES, "rnn": RNN}.items()
     for name, fields in systems.items()
 ]
 

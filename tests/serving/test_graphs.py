@@ -8,10 +8,10 @@ import torch
 from exported import System
 
 from hf_capsule_mt.serving.export import ENCODER, STEP
-from hf_capsule_mt.serving.graphs import AttentionStep, RecurrentStep
+from hf_capsule_mt.serving.graphs import AttentionStep, RecurrentStep, embed, lengthen_positions
 from hf_capsule_mt.serving.onnx_files import EXTERNAL_BYTES, WEIGHTS
 from hf_capsule_mt.serving.onnx_translator import BEAM, GREEDY
-from tiny_models import TARGET_VOCAB
+from tiny_models import EOS, STACKS, TARGET_VOCAB, VOCAB
 
 GRAPHS = (ENCODER, STEP, GREEDY, BEAM)
 
@@ -21,6 +21,23 @@ def run(system: System, name: str, feeds: dict) -> dict:
     read = {value.name for value in session.get_inputs()}
     values = session.run(None, {key: value for key, value in feeds.items() if key in read})
     return dict(zip([value.name for value in session.get_outputs()], values, strict=True))
+
+
+@pytest.mark.parametrize("fields", [{}, {"scale_embedding": False}, {"pad_token_id": 17}], ids=str)
+@pytest.mark.parametrize("family", STACKS)
+def test_words_and_positions_are_those_of_the_model(family, fields):
+    """All positions that a model has, for the source at once and for a step of the decoder."""
+    model, fresh = (STACKS[family].model(**fields) for _ in range(2))
+    tokens = torch.randint(18, VOCAB, (2, 41))
+    tokens[0, 0] = EOS
+    memory = {"encoder_hidden_states": torch.zeros(2, 3, 12)}
+    # one that has not seen a long sentence yet
+    stacks = (model.get_encoder(), fresh.get_encoder(), {}), (model.get_decoder(), fresh.get_decoder(), memory)
+    for stack, other, more in stacks:
+        expected = stack(input_ids=tokens, output_hidden_states=True, **more).hidden_states[0]
+        lengthen_positions(other)
+        torch.testing.assert_close(embed(other, tokens, torch.arange(41)), expected)
+        torch.testing.assert_close(embed(other, tokens[:, 40:], torch.tensor([40])), expected[:, 40:])
 
 
 def states_of(system: System) -> list:

@@ -66,7 +66,7 @@ def test_other_models(tmp_path, capsys):
     sizes = dict(vocab_size=47, d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2)
     T5ForConditionalGeneration(T5Config(**sizes)).save_pretrained(tmp_path / "t5")
     word_tokenizer().save_pretrained(tmp_path / "t5")
-    assert_refused(tmp_path / "t5", tmp_path / "out", capsys, "type 't5'", "Marian and BART")
+    assert_refused(tmp_path / "t5", tmp_path / "out", capsys, "type 't5'", "Marian, BART")
 
 
 def test_quantised_models(tmp_path, capsys):

@@ -363,10 +363,9 @@ def test_published_recipes_are_those_of_the_recorded_results(recorded):
 
 
 def test_every_model_argument_is_a_config_field():
-    from hf_capsule_mt import CapsuleBartConfig, CapsuleMarianConfig, CapsuleRNNConfig
+    from hf_capsule_mt.models.capsule_configuration import CapsuleConfigMixin
 
-    families = (CapsuleMarianConfig, CapsuleBartConfig, CapsuleRNNConfig)
-    configs = {family.model_type: family() for family in families}
+    configs = {family.model_type: family() for family in CapsuleConfigMixin.__subclasses__()}
     for name in set(vars(ModelArguments())) - {"model_name_or_path"}:
         assert any(hasattr(config, name) for config in configs.values()), name
     assert set(ARCHITECTURE_DEFAULTS) == set(configs)

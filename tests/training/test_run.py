@@ -1,6 +1,7 @@
 """Whole runs: what they leave behind, where they start from, and mistakes that end before any work."""
 
 import json
+import logging
 import os
 import re
 import shlex
@@ -465,11 +466,16 @@ def test_damaged_file_of_a_checkpoint_is_located(command, plain_marian, name, co
         assert (name, content) == ("tokenizer_config.json", b'{"version": "9"}')
 
 
-def test_layerdrop_of_a_checkpoint_is_refused(command, plain_marian):
+def test_layerdrop_of_a_plain_checkpoint_becomes_none(command, plain_marian, caplog):
     config = json.loads((plain_marian / "config.json").read_text())
     (plain_marian / "config.json").write_text(json.dumps({**config, "encoder_layerdrop": 0.1}))
-    with pytest.raises(ValueError, match=r"encoder_layerdrop=0\.1 is not supported"):
-        prepare(parse_arguments(command(model_name_or_path=plain_marian)))
+    logging.getLogger("transformers").addHandler(caplog.handler)
+    try:
+        setup = prepare(parse_arguments(command(model_name_or_path=plain_marian)))
+    finally:
+        logging.getLogger("transformers").removeHandler(caplog.handler)
+    assert setup.model.config.encoder_layerdrop == 0
+    assert caplog.text.count("encoder_layerdrop=0.1 becomes 0: layer aggregation reads every layer") == 1
 
 
 def test_mistake_on_the_command_line_is_one_line(command, tmp_path):

@@ -21,7 +21,7 @@ from hf_capsule_mt.training.launch_command import CONFIGS, config_path, main
 from hf_capsule_mt.training.run import run
 from hf_capsule_mt.training.setup import prepare
 from hf_capsule_mt.training.sharding import join_embeddings
-from tiny_models import bart_model, capsule_model, rnn_model, sentence_batch
+from tiny_models import BUILDERS, sentence_batch
 
 NAMES = sorted(path.stem for path in CONFIGS.glob("*.yaml"))
 # accelerate shards on accelerators alone. It takes these two processes for such, and all else is as it is there.
@@ -97,7 +97,7 @@ def test_the_command_prints_the_path_and_the_names(capsys):
     assert f"there is no configuration 'other'; there are: {', '.join(NAMES)}" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("build", [capsule_model, bart_model, rnn_model], ids=["marian", "bart", "rnn"])
+@pytest.mark.parametrize("build", BUILDERS.values(), ids=BUILDERS.keys())
 def test_embeddings_with_one_weight_become_one_module(build):
     model, batch = build().eval(), sentence_batch()
     names, expected = list(model.state_dict()), model(**batch).logits

@@ -1,4 +1,4 @@
-"""The BART family through train.py: a new model, and one that starts from a plain BART checkpoint."""
+"""Transformers other than Marian through train.py: new models, and one that starts from a plain BART checkpoint."""
 
 import pytest
 import torch
@@ -7,6 +7,7 @@ from transformers import (
     AutoTokenizer,
     BartConfig,
     BartForConditionalGeneration,
+    NllbMoeConfig,
     PreTrainedTokenizerFast,
     pipeline,
 )
@@ -17,6 +18,7 @@ from hf_capsule_mt.data.tokenizer import train_tokenizer
 from hf_capsule_mt.training.arguments import parse_arguments
 from hf_capsule_mt.training.run import run
 from hf_capsule_mt.training.setup import prepare
+from tiny_models import PRE_NORM, STACKS
 
 GUIDED = {"guided_routing": "routing", "guided_capsule_size": 5, "bow_loss_weight": 1, "bca_loss_weight": 0.5}
 # the embedded corpus instead of files
@@ -82,6 +84,37 @@ def test_start_from_a_plain_bart_checkpoint(command, plain_bart, tmp_path, caplo
     assert trained.generation_config.decoder_start_token_id == trained.config.decoder_start_token_id == 1
     assert (trained(**inputs).logits - parent(**inputs).logits).abs().max() > 1e-3
     assert len(AutoTokenizer.from_pretrained(tmp_path / "run")) == trained.config.vocab_size
+
+
+@pytest.mark.parametrize("family", PRE_NORM)
+def test_new_models_that_normalise_first_start_as_they_are_trained(command, family, tmp_path):
+    fields = GUIDED | {"layer_normalization": "final"}
+    run(prepare(parse_arguments(command(model_type=f"capsule-{family}", **GRAMMAR, **fields))))
+    model = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "run").eval()
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "run")
+    assert type(model) is STACKS[family].capsule_class and model.config.layer_normalization == "final"
+    batch = tokenizer(["The dog sleeps.", "The small child reads a book."], padding=True, return_tensors="pt")
+    source = {name: batch[name] for name in ("input_ids", "attention_mask")}
+    out = model.generate(**source, max_new_tokens=7, output_logits=True, return_dict_in_generate=True)
+    # as labels they lead to the decoder inputs that they are
+    labels = torch.cat([out.sequences[:, 1:], torch.full((2, 1), tokenizer.eos_token_id)], dim=1)
+    inputs = model.prepare_decoder_input_ids_from_labels(labels)
+    assert torch.equal(inputs, out.sequences) and (inputs[:, 0] == tokenizer.eos_token_id).all()
+    logits = model(**source, labels=labels).logits[:, :-1]
+    torch.testing.assert_close(torch.stack(out.logits, dim=1), logits, rtol=1e-3, atol=1e-4)
+
+
+def test_a_mixture_of_experts_is_refused(command, tmp_path):
+    NllbMoeConfig(d_model=8).save_pretrained(tmp_path / "moe")
+    with pytest.raises(
+        ValueError, match="moe is of type 'nllb-moe', a mixture of experts, for which there are no cap"
+    ):
+        prepare(parse_arguments(command(model_name_or_path=tmp_path / "moe")))
+
+
+def test_layer_normalization_is_for_stacks_that_need_it(command):
+    with pytest.raises(ValueError, match="the layers of a capsule-bart model are normalised already; leave it out"):
+        prepare(parse_arguments(command(model_type="capsule-bart", layer_normalization="own")))
 
 
 @pytest.mark.parametrize(
