@@ -69,13 +69,16 @@ def count(path):
 
 def test_everything_is_tested():
     assert set(CODE) == {"pipeline", "languages"} and PAGE.count("```python") == 2
-    assert set(LINES) == {"one_pair", "several_pairs", "distill"} and PAGE.count("```bash") == 3
+    assert set(LINES) == {"one_pair", "several_pairs", "distill", "export"} and PAGE.count("```bash") == 4
 
 
 def test_one_pair(workplace, capsys):
     run_lines("one_pair", workplace)
     assert count("test.de") == count("scores.txt") == len(SOURCES)
     assert len(run_code("pipeline", workplace, capsys)) == 3
+    run_lines("export", workplace)
+    texts = {name: Path(name).read_text(encoding="utf-8") for name in ("test.de", "onnx.de", "onnx.fr")}
+    assert texts["test.de"] == texts["onnx.de"] and count("onnx.fr") == len(SOURCES)
 
 
 def test_several_pairs(workplace):

@@ -21,8 +21,6 @@ REFUSED = {
     "agreements": (False,),
     "dtype": ("float32",),
     "device": (None, "cpu"),
-    "source_lang": (None,),
-    "target_lang": (None,),
     "source_lang_field": (None,),
     "target_lang_field": (None,),
     "trust_remote_code": (False,),
@@ -50,11 +48,14 @@ def load_translator(arguments: argparse.Namespace) -> OnnxTranslator:
         raise ValueError(f"{folder} is no folder made by `hf-capsule-mt export --format onnx`{_advice(folder)}")
     threads = os.environ.get("OMP_NUM_THREADS", "")
     try:
-        return OnnxTranslator(folder, int(threads) if threads.isdigit() and int(threads) else None)
+        translator = OnnxTranslator(folder, int(threads) if threads.isdigit() and int(threads) else None)
     except ImportError as error:
         raise ImportError(
             f"--backend onnx needs the extra onnx: pip install 'hf_capsule_mt[onnx]' ({error})"
         ) from None
+    # before any line is read
+    translator.languages(arguments.source_lang, arguments.target_lang)
+    return translator
 
 
 def _advice(folder: Path) -> str:

@@ -231,7 +231,8 @@ def _pytorch(arguments: argparse.Namespace) -> Backend:
 
 def _onnx(arguments: argparse.Namespace) -> Backend:
     translator = load_translator(arguments)
-    shared: dict[str, Any] = {"max_tokens": arguments.max_tokens, **_generate_kwargs(arguments)}
+    languages = {"source_lang": arguments.source_lang, "target_lang": arguments.target_lang}
+    shared: dict[str, Any] = {"max_tokens": arguments.max_tokens, **languages, **_generate_kwargs(arguments)}
     return Backend(
         lambda records, _, progress: translator.translate_nbest(
             [record[arguments.source_field] for record in records],

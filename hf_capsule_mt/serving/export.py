@@ -50,7 +50,7 @@ from ..models.modeling_capsule_mbart import CapsuleMBartForConditionalGeneration
 from ..models.pipeline_translation import end_token_ids, max_positions, max_source_length
 from . import onnx_translator
 from .graphs import AttentionSource, AttentionStep, RecurrentSource, RecurrentStep, Source, State, Step
-from .tokenizer_files import source_and_target
+from .tokenizer_files import language_settings, source_and_target
 
 try:
     import onnxruntime
@@ -141,6 +141,11 @@ def export_onnx(
     model = _load(source, trust_remote_code)
     tokenizer = from_checkpoint(AutoTokenizer, source, trust_remote_code=trust_remote_code)
     settings = translator_settings(model, tokenizer)
+    languages = language_settings(tokenizer)
+    if languages is not None:
+        settings["languages"] = languages
+        if not languages["forced"]:
+            settings["decoder_start_token_id"] = languages["ids"][languages["target"]]
     sides = dict(zip(onnx_translator.TOKENIZERS, source_and_target(tokenizer), strict=True))
     settings["aliases"] = {
         side: {"first": made.aliases[0], "ids": made.aliases[1]} for side, made in sides.items() if made.aliases[1]

@@ -11,6 +11,7 @@ Shapes: B sentences, K beams, S source tokens, T new tokens, V vocabulary.
 """
 
 import argparse
+import difflib
 import itertools
 import json
 import logging
@@ -29,7 +30,8 @@ logger = logging.getLogger(__name__)
 SETTINGS = "translator.json"
 GREEDY, BEAM = "greedy_search.onnx", "beam_search.onnx"
 TOKENIZERS = {"source": "source_tokenizer.json", "target": "target_tokenizer.json"}
-FORMAT = 1
+# the second has multilingual models
+FORMAT = 2
 # the fused operator takes several times as long as its parts
 SLOW_FUSIONS = ["SkipLayerNormFusion"]
 # scores of beams that are none are around it
@@ -139,6 +141,8 @@ class OnnxTranslator:
         self,
         sentences: Sequence[str],
         *,
+        source_lang: str | None = None,
+        target_lang: str | None = None,
         max_tokens: int = 4096,
         progress: Progress | None = None,
         **generation: Any,
@@ -151,6 +155,7 @@ class OnnxTranslator:
 
         Args:
             sentences: raw text, one sentence each.
+            source_lang, target_lang: codes, for multilingual models; the pair that was saved with one if not given.
             max_tokens: bound on sentences * longest source * beams of a batch, in tokens.
             progress: called after every batch with the number of sentences done and the number in all.
             generation: num_beams, length_penalty, early_stopping, max_new_tokens, min_new_tokens and min_length, as in
@@ -165,7 +170,8 @@ class OnnxTranslator:
                 f"translate gives one translation a sentence, got num_return_sequences={several};"
                 " use translate_nbest for several"
             )
-        nbest = self.translate_nbest(sentences, max_tokens=max_tokens, progress=progress, **generation)
+        shared: dict[str, Any] = {"max_tokens": max_tokens, "progress": progress, **generation}
+        nbest = self.translate_nbest(sentences, source_lang=source_lang, target_lang=target_lang, **shared)
         return [hypotheses[0].text for hypotheses in nbest]
 
     def translate_nbest(
@@ -173,6 +179,8 @@ class OnnxTranslator:
         sentences: Sequence[str],
         *,
         prefixes: Sequence[str] | None = None,
+        source_lang: str | None = None,
+        target_lang: str | None = None,
         max_tokens: int = 4096,
         progress: Progress | None = None,
         **generation: Any,
@@ -187,6 +195,9 @@ class OnnxTranslator:
 
         The other arguments and errors are those of `translate`.
         """
+        languages = self.languages(source_lang, target_lang)
+        if languages is not None and self.settings["languages"]["forced"]:
+            generation = {"forced_bos_token_id": languages[1], **generation}
         options = self._generation(generation)
         for name, values in (("sentences", sentences), ("prefixes", prefixes)):
             if isinstance(values, str):
@@ -199,7 +210,7 @@ class OnnxTranslator:
         if (options["max_new_tokens"] or 0) > most:
             logger.warning(f"a translation by this model cannot be as long as that: it gets max_new_tokens={most}")
         rows = [row for row, sentence in enumerate(sentences) if sentence.strip()]
-        sources = self._encode([sentences[row] for row in rows])
+        sources = self._encode([sentences[row] for row in rows], None if languages is None else languages[0])
         prompts = self._prompts([prefixes[row] if prefixes else "" for row in rows], options)
         blank = [Hypothesis("", [])] * options["num_return_sequences"]
         results: list[list[Hypothesis]] = [blank] * len(sentences)
@@ -215,6 +226,38 @@ class OnnxTranslator:
             if progress is not None:
                 progress(done, len(sentences))
         return results
+
+    def languages(self, source_lang: str | None = None, target_lang: str | None = None) -> tuple[int, int] | None:
+        """
+        The tokens of a source and a target language; None for a model of one pair.
+
+        Args:
+            source_lang, target_lang: codes, by default those that were saved with the model.
+
+        Raises:
+            ValueError: languages for a model of one pair, none for a multilingual one, or one that it does not have.
+        """
+        known = self.settings.get("languages")
+        given = [code for code in (source_lang, target_lang) if code is not None]
+        if known is None:
+            if given:
+                raise ValueError(f"the model is one of a single pair of languages: leave out {' and '.join(given)}")
+            return None
+        ids, tokens = known["ids"], []
+        for side, code in (("source", source_lang), ("target", target_lang)):
+            code = known[side] if code is None else code
+            if code is None:
+                shown = ", ".join(sorted(ids)[:3])
+                raise ValueError(f"the model is multilingual: give {side}_lang, one of its {len(ids)} ({shown}, ...)")
+            if code not in ids:
+                begin = [other for other in ids if other.lower().startswith(code.lower())]
+                near = begin or difflib.get_close_matches(code, ids, n=1)
+                advice = f"; did you mean {near[0]}?" if near else ""
+                raise ValueError(f"{side}_lang: {code!r} is none of the {len(ids)} languages of the model{advice}")
+            tokens.append(ids[code])
+        if not known["forced"] and tokens[1] != ids[known["target"]]:
+            raise ValueError(f"this export writes {known['target']} alone: export the model for {target_lang} too")
+        return tokens[0], tokens[1]
 
     def _tokenizer(self, side: str) -> Tokenizer:
         tokenizer = self._loaded(TOKENIZERS[side], Tokenizer.from_file)
@@ -283,10 +326,19 @@ class OnnxTranslator:
         options["length_given"] = any(given.get(name) is not None for name in ("max_new_tokens", "max_length"))
         return options
 
-    def _encode(self, sentences: Sequence[str]) -> list[list[int]]:
-        """Token ids of the sentences, truncated to what the model can read."""
+    def _encode(self, sentences: Sequence[str], language: int | None = None) -> list[list[int]]:
+        """Token ids of the sentences, truncated to what the model can read, with the token of their language."""
         limit = self.settings["max_source_length"]
-        encoded = [encoding.ids for encoding in self.source_tokenizer.encode_batch(list(sentences))]
+        ends: list[list[int]] = []
+        if language is not None:
+            marks = self.settings["languages"]
+            ends = [[language if token is None else token for token in marks[end]] for end in ("before", "behind")]
+        encoded = [
+            encoding.ids
+            for encoding in self.source_tokenizer.encode_batch(list(sentences), add_special_tokens=not ends)
+        ]
+        if ends:
+            encoded = [[*ends[0], *ids, *ends[1]] for ids in encoded]
         long = [row for row, ids in enumerate(encoded) if limit is not None and len(ids) > limit]
         if long:
             excess = [len(encoded[row]) - limit for row in long]
@@ -298,7 +350,11 @@ class OnnxTranslator:
             truncating = self._tokenizer("source")
             truncating.enable_truncation(limit)
             for row in long:
-                encoded[row] = truncating.encode(sentences[row]).ids
+                if ends:
+                    kept = limit - len(ends[1])
+                    encoded[row] = [*encoded[row][:kept], *ends[1]]
+                else:
+                    encoded[row] = truncating.encode(sentences[row]).ids
         return [self._tokens("source", ids) for ids in encoded]
 
     def _prompts(self, prefixes: Sequence[str], options: dict[str, Any]) -> list[list[int]]:
@@ -479,6 +535,8 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="translator", description=main.__doc__)
     parser.add_argument("input", nargs="?", help="file in UTF-8 (standard input)")
     parser.add_argument("--folder", type=Path, default=Path(__file__).parent, help="of the model (this file's)")
+    parser.add_argument("--source_lang", help="code of the language, for multilingual models (the one saved)")
+    parser.add_argument("--target_lang", help="code of the language, for multilingual models (the one saved)")
     parser.add_argument("--num_beams", type=int, default=5, help="beam size; 1 is greedy search (5)")
     parser.add_argument("--num_return_sequences", type=int, default=1, help="translations of each sentence (1)")
     parser.add_argument("--length_penalty", type=float, help="exponent of the length in a score (the model's)")
@@ -504,8 +562,8 @@ def _windows(path: str | None, size: int) -> Iterator[list[str]]:
 
 def _write(arguments: argparse.Namespace) -> None:
     """Translations to standard output, line by line."""
-    names = ("num_beams", "num_return_sequences", "length_penalty", "max_new_tokens", "max_tokens")
-    options = {name: getattr(arguments, name) for name in names}
+    others = ("input", "folder", "scores", "window", "threads")
+    options = {name: value for name, value in vars(arguments).items() if name not in others}
     translator = OnnxTranslator(arguments.folder, arguments.threads)
     for window in _windows(arguments.input, arguments.window):
         for hypotheses in translator.translate_nbest(window, **options):

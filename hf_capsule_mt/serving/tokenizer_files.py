@@ -16,6 +16,14 @@ from typing import Any, NamedTuple
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from transformers import MarianTokenizer, PreTrainedTokenizerBase
 
+from ..models.tokenizer_languages import (
+    ends_with_language,
+    is_multilingual,
+    language_codes,
+    language_id,
+    saved_languages,
+)
+
 SPACE = "▁"
 # Characters of no text: in the place of >> and << of a language code, and of a whole code that the vocabulary lacks;
 # before a piece that is decoded and never encoded; around characters that no piece has; for any of these in a text
@@ -61,6 +69,37 @@ def source_and_target(tokenizer: PreTrainedTokenizerBase) -> tuple[Side, Side]:
     copy.no_truncation()
     copy.no_padding()
     return Side(copy), Side(copy)
+
+
+def language_settings(tokenizer: PreTrainedTokenizerBase) -> dict[str, Any] | None:
+    """
+    What a translator has to know of the languages of a multilingual tokenizer; None for one of a single pair.
+
+    Returns:
+        "ids" of the languages by code; "source" and "target", the pair that was saved with the tokenizer, or None;
+        the tokens "before" and "behind" source text, None among them being its language; "forced", whether the target
+        language is forced behind the start token: that of mBART is the start token, and in the graphs.
+
+    Raises:
+        ValueError: mBART without a target language.
+    """
+    if not is_multilingual(tokenizer):
+        return None
+    saved = saved_languages(tokenizer)
+    forced = not ends_with_language(tokenizer)
+    if saved is None and not forced:
+        raise ValueError(
+            f"the translations of a model with a {type(tokenizer).__name__} start with their language, which an "
+            "exported model has to know: train it for one pair, or save the tokenizer with src_lang and tgt_lang"
+        )
+    ids = {code: language_id(tokenizer, code) for code in language_codes(tokenizer)}
+    own = ids[tokenizer.src_lang]
+    marks = {
+        name: [None if token == own else token for token in tokens]
+        for name, tokens in (("before", tokenizer.prefix_tokens), ("behind", tokenizer.suffix_tokens))
+    }
+    pair = dict(zip(("source", "target"), saved or (None, None), strict=True))
+    return {"ids": ids, **pair, **marks, "forced": forced}
 
 
 def _from_sentencepiece(tokenizer: MarianTokenizer, processor: Any, vocabulary: Mapping[str, int], name: str) -> Side:

@@ -164,14 +164,14 @@ class TestOutputFile:
         (["--agreements", "--jsonl"], "--agreements needs PyTorch, and --backend onnx translates without it"),
         (["--dtype", "bfloat16"], "--dtype needs PyTorch"),
         (["--device", "cuda"], "--device needs PyTorch"),
-        (["--source_lang", "en"], "--source_lang needs PyTorch"),
+        (["--source_lang", "en"], "one of a single pair of languages: leave out en"),
         (["--jsonl", "--target_lang_field", "to"], "--target_lang_field needs PyTorch"),
         (["--trust_remote_code"], "--trust_remote_code needs PyTorch"),
         (["--num_return_sequences", "6"], "needs at least as many beams"),
         (["--max_new_tokens", "0"], "--max_new_tokens must be at least 1"),
         (["--target_prefix", "die " * 40], "tokens leaves no room for a translation: the model writes at most 28"),
     ],
-    ids=["agreements", "dtype", "device", "language", "trust", "beams", "length", "prefix"],
+    ids=["agreements", "dtype", "device", "language", "language of a line", "trust", "beams", "length", "prefix"],
 )
 def test_mistakes(exported, text, capsysbinary, options, message):
     assert main(["translate", exported, str(text), "--backend", "onnx", *options]) == 2

@@ -1,0 +1,94 @@
+"""Exports of multilingual models: the tokens of languages around the source, and before the translation."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+from tiny_multilingual import LANGUAGES
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
+from hf_capsule_mt.evaluation.translate import translate
+from hf_capsule_mt.hub.conversion import convert
+from hf_capsule_mt.models.tokenizer_languages import set_languages
+from hf_capsule_mt.serving.export import export_onnx
+from hf_capsule_mt.serving.onnx_translator import SETTINGS, OnnxTranslator
+from hf_capsule_mt.serving.tokenizer_files import language_settings
+from tiny_translation import SOURCES
+
+# the last but one is truncated
+TEXT = [*SOURCES[:3], " ".join(["the dog sleeps"] * 30), ""]
+
+
+@pytest.fixture(scope="module", params=["nllb", "mbart"])
+def kind(request):
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def exported(multilingual, kind, tmp_path_factory):
+    """A checkpoint with its pair of languages, and its export."""
+    folder = tmp_path_factory.mktemp("exported")
+    run = convert(multilingual(kind), folder / "run", aggregation="linear")
+    tokenizer = AutoTokenizer.from_pretrained(run)
+    set_languages(tokenizer, *LANGUAGES[kind][:2])
+    tokenizer.save_pretrained(run)
+    return run, export_onnx(run, folder / "onnx")
+
+
+def expected(run, pair, **options):
+    model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(run), AutoTokenizer.from_pretrained(run)
+    return translate(model, tokenizer, TEXT, **options, **set_languages(tokenizer, *pair))
+
+
+@pytest.mark.parametrize("num_beams", [1, 3])
+def test_translations_are_those_of_the_model(exported, kind, num_beams):
+    run, folder = exported
+    source, target, other = LANGUAGES[kind]
+    translator = OnnxTranslator(folder, threads=1)
+    # the saved pair
+    assert translator.translate(TEXT, num_beams=num_beams) == expected(run, (source, target), num_beams=num_beams)
+    pair = (other, target) if kind == "mbart" else (target, other)
+    languages = dict(zip(("source_lang", "target_lang"), pair, strict=True))
+    assert translator.translate(TEXT, num_beams=num_beams, **languages) == expected(run, pair, num_beams=num_beams)
+
+
+def test_mistakes_are_named(exported, kind):
+    source, _, other = LANGUAGES[kind]
+    translator = OnnxTranslator(exported[1], threads=1)
+    near = {"nllb": "deu_Latn", "mbart": "de_DE"}[kind]
+    with pytest.raises(ValueError, match=rf"target_lang: 'de' is none of the \d+ languages .*; did you mean {near}"):
+        translator.translate(TEXT, source_lang=source, target_lang="de")
+    if kind == "mbart":
+        with pytest.raises(ValueError, match=f"writes de_DE alone: export the model for {other} too"):
+            translator.translate(TEXT, target_lang=other)
+
+
+def test_translator_alone(exported, kind):
+    """The file that travels, as a program."""
+    run, folder = exported
+    options = ["--source_lang", LANGUAGES[kind][2], "--num_beams", "1", "--threads", "1"]
+    command = [sys.executable, folder / "translator.py", *options]
+    done = subprocess.run(command, input="\n".join(TEXT), capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == expected(run, LANGUAGES[kind][2:0:-1], num_beams=1)[: len(TEXT) - 1]
+
+
+def test_without_a_saved_pair(exported, kind, multilingual, tmp_path):
+    tokenizer = AutoTokenizer.from_pretrained(multilingual(kind))
+    if kind == "mbart":
+        with pytest.raises(ValueError, match="an exported model has to know: train it for one pair, or save"):
+            language_settings(tokenizer)
+        return
+    for path in exported[1].iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    settings = json.loads((tmp_path / SETTINGS).read_text())
+    settings["languages"] = language_settings(tokenizer)
+    (tmp_path / SETTINGS).write_text(json.dumps(settings))
+    with pytest.raises(ValueError, match=r"is multilingual: give source_lang, one of its 202 \(ace_Arab, "):
+        OnnxTranslator(tmp_path, threads=1).translate(TEXT)
+
+
+def test_tokenizer_in_python_is_refused(multilingual, tmp_path):
+    run = convert(multilingual("m2m100"), tmp_path / "run", aggregation="linear")
+    with pytest.raises(ValueError, match="a M2M100Tokenizer runs in Python"):
+        export_onnx(run, tmp_path / "onnx")
