@@ -42,7 +42,7 @@ from ..evaluation.encoding import MOST_TOKENS, source_vocabulary, start_token_id
 from ..files import empty_folder, whole_folder, write_whole
 from ..hub.export import export
 from ..loading import add_trust_argument, from_checkpoint
-from ..models.capsule_configuration import CapsuleConfigMixin
+from ..models.capsule_configuration import CapsuleConfigMixin, refuse_experts
 from ..models.modeling_capsule_bart import CapsuleBartForConditionalGeneration
 from ..models.modeling_capsule_m2m100 import CapsuleM2M100ForConditionalGeneration
 from ..models.modeling_capsule_marian import CapsuleMarianMTModel
@@ -169,6 +169,7 @@ def _load(source: str | Path, trust_remote_code: bool) -> Any:
     if (Path(source) / "adapter_config.json").is_file():
         raise ValueError(ADAPTERS.format(source))
     config = from_checkpoint(AutoConfig, source, trust_remote_code=trust_remote_code)
+    refuse_experts(config.model_type, source)
     plain = {kind.config_class.parent_model_type: kind for kind in PARENTS_OF}
     kind: Any = plain.get(config.model_type, AutoModelForSeq2SeqLM)
     if config.model_type not in plain and not isinstance(config, CapsuleConfigMixin):
@@ -360,7 +361,7 @@ def check(model: Any, folder: Path) -> None:
     mask[2, 1:] = 0
     tokens = torch.randint(0, size, (len(ids) * BEAMS, steps), generator=generator)
     if config.pad_token_id is not None:
-        # padding within a sentence has a position of its own in M2M100, which generate() gives it and one forward not
+        # M2M100 counts the words behind padding within a sentence otherwise at once than step by step, as here
         for values in (ids, tokens):
             values[values == config.pad_token_id] = (config.pad_token_id + 1) % size
     with torch.no_grad():

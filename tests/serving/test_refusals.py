@@ -6,7 +6,7 @@ import pytest
 import torch
 from exported import word_tokenizer
 from torch import nn
-from transformers import GenerationConfig, T5Config, T5ForConditionalGeneration
+from transformers import GenerationConfig, NllbMoeConfig, T5Config, T5ForConditionalGeneration
 
 import hf_capsule_mt.serving.export as export_module
 from hf_capsule_mt.__main__ import main
@@ -67,6 +67,11 @@ def test_other_models(tmp_path, capsys):
     T5ForConditionalGeneration(T5Config(**sizes)).save_pretrained(tmp_path / "t5")
     word_tokenizer().save_pretrained(tmp_path / "t5")
     assert_refused(tmp_path / "t5", tmp_path / "out", capsys, "type 't5'", "Marian, BART")
+
+
+def test_mixtures_of_experts(tmp_path, capsys):
+    NllbMoeConfig(d_model=8).save_pretrained(tmp_path / "moe")
+    assert_refused(tmp_path / "moe", tmp_path / "out", capsys, "mixture of experts", "'m2m_100'")
 
 
 def test_quantised_models(tmp_path, capsys):
