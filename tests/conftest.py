@@ -57,6 +57,18 @@ def multilingual(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
+def exported_nllb(multilingual, tmp_path_factory):
+    """An NLLB checkpoint with English and German for its pair of languages, and the folder that it was exported to."""
+    from tiny_multilingual import save_pair
+
+    from hf_capsule_mt.serving.export import export_onnx
+
+    folder = tmp_path_factory.mktemp("exported_nllb")
+    run = save_pair("nllb", multilingual("nllb"), folder / "run")
+    return run, export_onnx(run, folder / "onnx")
+
+
+@pytest.fixture(scope="session")
 def exported_run(tmp_path_factory):
     """A checkpoint of EM routing and guided routing, and the folder that it was exported to."""
     from hf_capsule_mt.serving.export import export_onnx

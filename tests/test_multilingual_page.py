@@ -3,6 +3,7 @@
 import json
 import re
 import shlex
+import shutil
 from pathlib import Path
 
 import pytest
@@ -50,8 +51,8 @@ def workplace(multilingual, tmp_path_factory):
         yield multilingual("nllb")
 
 
-def run_lines(name, checkpoint):
-    for line in LINES[name].splitlines():
+def run_lines(lines, checkpoint):
+    for line in lines.splitlines():
         program, *argv = shlex.split(line.replace(NLLB, str(checkpoint)))
         small = f"{SMALL.get(argv[0], '')} {SMALL['student'] if 'runs/student' in argv else ''}"
         assert program == "hf-capsule-mt" and main([*argv, *small.split()]) == 0, line
@@ -73,16 +74,25 @@ def test_everything_is_tested():
 
 
 def test_one_pair(workplace, capsys):
-    run_lines("one_pair", workplace)
+    run_lines(LINES["one_pair"], workplace)
     assert count("test.de") == count("scores.txt") == len(SOURCES)
     assert len(run_code("pipeline", workplace, capsys)) == 3
-    run_lines("export", workplace)
-    texts = {name: Path(name).read_text(encoding="utf-8") for name in ("test.de", "onnx.de", "onnx.fr")}
-    assert texts["test.de"] == texts["onnx.de"] and count("onnx.fr") == len(SOURCES)
+
+
+def test_export(workplace, exported_nllb):
+    """What the export itself gives is tested in tests/serving."""
+    run, exported = exported_nllb
+    export, *lines = LINES["export"].splitlines()
+    assert export == "hf-capsule-mt export runs/nllb exported --format onnx"
+    shutil.copytree(exported, "exported")
+    run_lines("\n".join(lines), workplace)
+    assert main(["translate", str(run), "data/test.en", "--num_beams", "1", "--output", "pytorch.de"]) == 0
+    texts = {name: Path(name).read_text(encoding="utf-8") for name in ("pytorch.de", "onnx.de", "onnx.fr")}
+    assert texts["pytorch.de"] == texts["onnx.de"] and count("onnx.fr") == len(SOURCES)
 
 
 def test_several_pairs(workplace):
-    run_lines("several_pairs", workplace)
+    run_lines(LINES["several_pairs"], workplace)
     assert count("test.jsonl") == 4 and count("test.fr") == len(SOURCES)
     rows = json.loads(Path("runs/three/results.json").read_text())["scores"]
     files = [row["file"].replace("greedy", "beam5") for row in rows]
@@ -90,7 +100,7 @@ def test_several_pairs(workplace):
 
 
 def test_distill(workplace):
-    run_lines("distill", workplace)
+    run_lines(LINES["distill"], workplace)
     assert json.loads(Path("runs/student/results.json").read_text())["language_pairs"] == [["en", "de"]]
 
 

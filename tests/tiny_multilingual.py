@@ -9,6 +9,8 @@ import sentencepiece
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from transformers import (
+    AutoTokenizer,
+    GenerationConfig,
     M2M100Config,
     M2M100ForConditionalGeneration,
     M2M100Tokenizer,
@@ -24,6 +26,8 @@ from transformers.models.m2m_100 import tokenization_m2m_100
 from transformers.models.mbart import tokenization_mbart
 from transformers.models.mbart50 import tokenization_mbart50
 
+from hf_capsule_mt.hub.conversion import convert
+from hf_capsule_mt.models.tokenizer_languages import LanguagePair, remember_languages
 from tiny_translation import SOURCES, TARGETS
 
 # English, German and French, as each of the tokenizers calls them
@@ -128,4 +132,14 @@ def save_multilingual(kind: str, folder: Path) -> Path:
     tokenizer = multilingual_tokenizer(kind, folder)
     multilingual_model(kind, tokenizer).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
+    return folder
+
+
+def save_pair(kind: str, checkpoint: Path, folder: Path) -> Path:
+    """A checkpoint with linear aggregation that says its pair of languages, English and German."""
+    convert(checkpoint, folder, aggregation="linear")
+    tokenizer, config = AutoTokenizer.from_pretrained(folder), GenerationConfig.from_pretrained(folder)
+    remember_languages(config, tokenizer, [LanguagePair(*LANGUAGES[kind][:2])])
+    tokenizer.save_pretrained(folder)
+    config.save_pretrained(folder)
     return folder

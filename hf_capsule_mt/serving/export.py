@@ -160,7 +160,7 @@ def export_onnx(
         check(model, folder)
         if int8:
             write_models(folder, graphs(model, settings, int8=True))
-        write_whole(folder / README, _readme(source, model, int8))
+        write_whole(folder / README, _readme(source, model, int8, languages))
     return output
 
 
@@ -402,8 +402,13 @@ def _steps(folder: Path, ids: np.ndarray, mask: np.ndarray, tokens: np.ndarray, 
     return np.stack(results, axis=1)
 
 
-def _readme(source: str | Path, model: Any, int8: bool) -> str:
+def _readme(source: str | Path, model: Any, int8: bool, languages: dict[str, Any] | None) -> str:
     """What the folder is, in Markdown."""
+    # where none are saved, any two stand for them
+    pair = list(languages["ids"])[:2] if languages is not None and languages["target"] is None else []
+    names = dict(zip(("source_lang", "target_lang"), pair, strict=False))
+    options = "".join(f" --{name} {code}" for name, code in names.items())
+    keywords = "".join(f', {name}="{code}"' for name, code in names.items())
     name = Path(str(source)).name
     weights = "linear maps of 8-bit integers, all else float32" if int8 else "float32"
     systems = [
@@ -418,14 +423,14 @@ def _readme(source: str | Path, model: Any, int8: bool) -> str:
 
 ```bash
 pip install onnxruntime tokenizers numpy
-echo "A dog runs." | python translator.py
+echo "A dog runs." | python translator.py{options}
 ```
 
 ```python
 from translator import OnnxTranslator
 
 translator = OnnxTranslator(".")
-print(translator.translate(["A dog runs."], num_beams=5))
+print(translator.translate(["A dog runs."], num_beams=5{keywords}))
 ```
 
 `encoder.onnx` and `decoder_step.onnx` are the model; `greedy_search.onnx` and `beam_search.onnx` are whole searches

@@ -65,7 +65,9 @@ class DataArguments:
         "Where relative file names are looked up; default: $HF_CAPSULE_MT_DATA, or else the current folder. Names "
         "that start with ./ or ../ are always relative to the current folder."
     )
-    max_train_samples: int | None = argument("Use the first so many training pairs (grammar: generate so many).")
+    max_train_samples: int | None = argument(
+        "Use the first so many training pairs, of each of language_pairs (grammar: generate so many)."
+    )
     max_eval_samples: int | None = argument("The same for validation.")
     max_test_samples: int | None = argument("The same for the test set.")
     tokenizer_name_or_path: str | None = argument(

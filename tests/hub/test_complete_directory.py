@@ -30,6 +30,7 @@ SHARED_CODE = {
     "capsule_routing.py",
     "capsule_seq2seq.py",
     "pipeline_translation.py",
+    "tokenizer_languages.py",
 }
 CODE = {
     **{name: SHARED_CODE | {f"configuration_capsule_{name}.py", f"modeling_capsule_{name}.py"} for name in STACKS},

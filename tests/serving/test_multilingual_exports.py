@@ -5,13 +5,13 @@ import subprocess
 import sys
 
 import pytest
-from tiny_multilingual import LANGUAGES
+from tiny_multilingual import LANGUAGES, save_pair
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from hf_capsule_mt.evaluation.translate import translate
 from hf_capsule_mt.hub.conversion import convert
 from hf_capsule_mt.models.tokenizer_languages import set_languages
-from hf_capsule_mt.serving.export import export_onnx
+from hf_capsule_mt.serving.export import _readme, export_onnx
 from hf_capsule_mt.serving.onnx_translator import SETTINGS, OnnxTranslator
 from hf_capsule_mt.serving.tokenizer_files import language_settings
 from tiny_translation import SOURCES
@@ -26,13 +26,12 @@ def kind(request):
 
 
 @pytest.fixture(scope="module")
-def exported(multilingual, kind, tmp_path_factory):
+def exported(request, multilingual, kind, tmp_path_factory):
     """A checkpoint with its pair of languages, and its export."""
+    if kind == "nllb":
+        return request.getfixturevalue("exported_nllb")
     folder = tmp_path_factory.mktemp("exported")
-    run = convert(multilingual(kind), folder / "run", aggregation="linear")
-    tokenizer = AutoTokenizer.from_pretrained(run)
-    set_languages(tokenizer, *LANGUAGES[kind][:2])
-    tokenizer.save_pretrained(run)
+    run = save_pair(kind, multilingual(kind), folder / "run")
     return run, export_onnx(run, folder / "onnx")
 
 
@@ -86,6 +85,10 @@ def test_without_a_saved_pair(exported, kind, multilingual, tmp_path):
     (tmp_path / SETTINGS).write_text(json.dumps(settings))
     with pytest.raises(ValueError, match=r"is multilingual: give source_lang, one of its 202 \(ace_Arab, "):
         OnnxTranslator(tmp_path, threads=1).translate(TEXT)
+    readme = _readme(exported[0], AutoModelForSeq2SeqLM.from_pretrained(exported[0]), False, settings["languages"])
+    assert "translator.py --source_lang ace_Arab --target_lang ace_Latn\n" in readme
+    assert 'num_beams=5, source_lang="ace_Arab", target_lang="ace_Latn")' in readme
+    assert "source_lang" not in (exported[1] / "README.md").read_text()
 
 
 def test_tokenizer_in_python_is_refused(multilingual, tmp_path):
