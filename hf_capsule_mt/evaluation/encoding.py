@@ -18,7 +18,13 @@ from ..models.pipeline_translation import (
     max_source_length,
     with_parameters,
 )
-from ..models.tokenizer_languages import check_target_text, ends_with_language
+from ..models.tokenizer_languages import (
+    check_target_text,
+    ends_with_language,
+    generation_languages,
+    is_multilingual,
+    saved_languages,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -43,6 +49,27 @@ def check_parallel(sentences: Sequence[str], max_tokens: int, **others: Sequence
             raise ValueError(f"{name} must be a list of strings, got a single string; put it in a list")
         if values is not None and len(values) != len(sentences):
             raise ValueError(f"there are {len(sentences)} sentences, but {len(values)} {name}; give one for each")
+
+
+def with_languages(tokenizer: PreTrainedTokenizerBase, generate_kwargs: dict[str, Any]) -> dict[str, Any]:
+    """
+    Generation parameters that write the target language of a multilingual tokenizer, unless they say another.
+
+    Raises:
+        ValueError: nobody has set its languages.
+    """
+    if not is_multilingual(tokenizer):
+        return generate_kwargs
+    pair = saved_languages(tokenizer)
+    if pair is None:
+        raise ValueError(
+            f"the {type(tokenizer).__name__} is multilingual, and has no languages yet: call "
+            "set_languages(tokenizer, source_lang, target_lang) first"
+        )
+    found = generation_languages(tokenizer, pair)
+    return with_parameters(
+        generate_kwargs, **{name: token for name, token in found.items() if name not in generate_kwargs}
+    )
 
 
 def encode_sources(

@@ -9,7 +9,7 @@ from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from .encoding import check_parallel, encode_prompts, encode_sources, encode_translations
+from .encoding import check_parallel, encode_prompts, encode_sources, encode_translations, with_languages
 from .forced_scores import ForcedPair, ForcedScores, length_penalty_of, score_tokens
 from .translate import Progress, in_order
 
@@ -66,6 +66,7 @@ def score_pairs(
         ValueError: as many translations or prefixes as sentences are missing, or a translation does not begin with
             its prefix, token by token.
     """
+    generate_kwargs = with_languages(tokenizer, generate_kwargs)
     check_parallel(sentences, max_tokens, translations=translations, tokens=tokens, prefixes=prefixes)
     rows = [row for row, both in enumerate(zip(sentences, translations, strict=True)) if "".join(both).strip()]
     targets = [tokens[row] for row in rows] if tokens is not None else None

@@ -17,6 +17,7 @@ from .encoding import (
     limit_given_length,
     limit_own_length,
     warn_of_limit,
+    with_languages,
 )
 from .forced_scores import ForcedPair, ForcedScores, length_penalty_of, score_tokens
 
@@ -45,7 +46,7 @@ def translate(
 
     Args:
         model: any encoder-decoder model.
-        tokenizer: its tokenizer; languages of a multilingual one are set on it beforehand.
+        tokenizer: its tokenizer; languages of a multilingual one are set on it beforehand (`set_languages`).
         sentences: raw text as the model was trained on, one sentence each.
         max_tokens: bound on sentences * longest source * beams of a batch, in tokens; a sentence that exceeds it alone
             is a batch of its own.
@@ -53,7 +54,8 @@ def translate(
         generate_kwargs: for `model.generate`, e.g. `num_beams=5`; they win over the model's generation config.
 
     Raises:
-        ValueError: `max_tokens` below one, a single string for `sentences`, or more than one translation a sentence.
+        ValueError: `max_tokens` below one, a single string for `sentences`, more than one translation a sentence, or a
+            multilingual tokenizer without languages.
     """
     batches = translate_batches(model, tokenizer, sentences, max_tokens=max_tokens, **generate_kwargs)
     return in_order(batches, [None if sentence.strip() else "" for sentence in sentences], progress)
@@ -77,6 +79,7 @@ def translate_batches(
     Raises:
         ValueError: as `translate`; at the call, not at the first batch.
     """
+    generate_kwargs = with_languages(tokenizer, generate_kwargs)
     num_sequences = generation_value(model, generate_kwargs, "num_return_sequences") or 1
     if num_sequences > 1:
         raise ValueError(
@@ -123,6 +126,7 @@ def translate_nbest(
         ValueError: as `translate`; as many prefixes as sentences are missing, a prefix is longer than the model can
             write, or agreements are asked of a model that has none.
     """
+    generate_kwargs = with_languages(tokenizer, generate_kwargs)
     check_parallel(sentences, max_tokens, prefixes=prefixes)
     if agreements and not isinstance(model.config, CapsuleConfigMixin):
         raise ValueError(f"agreements are those of capsule models, and this is a {type(model).__name__}")

@@ -4,11 +4,12 @@ import json
 
 import pytest
 from tiny_multilingual import LANGUAGES
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, GenerationConfig
 
 from hf_capsule_mt.__main__ import main
-from hf_capsule_mt.evaluation.translate import translate
-from hf_capsule_mt.models.tokenizer_languages import set_languages
+from hf_capsule_mt.evaluation.score_pairs import score_pairs
+from hf_capsule_mt.evaluation.translate import translate, translate_nbest
+from hf_capsule_mt.models.tokenizer_languages import language_id, set_languages
 from tiny_translation import SOURCES, tiny_model, tiny_tokenizer
 
 
@@ -145,3 +146,26 @@ def test_target_text_of_old_tokenizers_is_not_scored(multilingual, text, tmp_pat
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({**config, "legacy_behaviour": True}))
     line = error(capfd, "score", tmp_path, text, text, "--source_lang", "eng_Latn", "--target_lang", "deu_Latn")
     assert "has legacy_behaviour" in line
+
+
+def test_languages_of_the_tokenizer_are_enough(multilingual, kind):
+    """For whoever translates in Python: what they set on a tokenizer, or was saved with it, is what is written."""
+    folder, (source, target, other) = multilingual(kind), LANGUAGES[kind]
+    model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+    for function in (translate, translate_nbest):
+        with pytest.raises(ValueError, match="is multilingual, and has no languages yet: call set_languages"):
+            function(model, tokenizer, SOURCES)
+    with pytest.raises(ValueError, match="has no languages yet"):
+        score_pairs(model, tokenizer, SOURCES, SOURCES)
+    languages = set_languages(tokenizer, source, target)
+    options = {"num_beams": 2, "max_new_tokens": 5}
+    given = [
+        translation.tokens for (translation,) in translate_nbest(model, tokenizer, SOURCES, **options, **languages)
+    ]
+    for more in (options, {"generation_config": GenerationConfig(**options, eos_token_id=2, pad_token_id=1)}):
+        found = translate_nbest(model, tokenizer, SOURCES, **more)
+        assert [translation.tokens for (translation,) in found] == given
+    # what the call says wins; mBART's language is the start, which is not among the tokens
+    (name,) = languages
+    found = translate_nbest(model, tokenizer, SOURCES[:1], **options, **{name: language_id(tokenizer, other)})
+    assert kind == "mbart" or found[0][0].tokens[0] == language_id(tokenizer, other) != given[0][0]
