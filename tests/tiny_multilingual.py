@@ -44,14 +44,15 @@ FRENCH = [f"le {word} dort ." for word in ("chien", "chat", "vieux", "livre", "p
 
 
 @functools.cache
-def sentencepiece_model() -> bytes:
+def sentencepiece_model(model_type: str = "unigram") -> bytes:
     """Of the tiny sentences."""
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter([*SOURCES, *TARGETS, *FRENCH]),
         model_writer=model,
-        vocab_size=100,
-        hard_vocab_limit=False,
+        vocab_size=90,
+        model_type=model_type,
+        **({"hard_vocab_limit": False} if model_type == "unigram" else {}),
         num_threads=1,
         minloglevel=2,
     )
@@ -59,8 +60,8 @@ def sentencepiece_model() -> bytes:
 
 
 @functools.cache
-def _pieces() -> list[tuple[str, float]]:
-    processor = sentencepiece.SentencePieceProcessor(model_proto=sentencepiece_model())
+def _pieces(model_type: str = "unigram") -> list[tuple[str, float]]:
+    processor = sentencepiece.SentencePieceProcessor(model_proto=sentencepiece_model(model_type))
     # without <unk>, <s> and </s>, which come first
     return [(processor.id_to_piece(i), processor.get_score(i)) for i in range(3, len(processor))]
 
@@ -73,9 +74,10 @@ def multilingual_tokenizer(kind: str, folder: Path) -> PreTrainedTokenizerBase:
         folder: M2M100's are made of files, which are written there.
     """
     if kind == "m2m100":
-        vocabulary = {piece: number for number, piece in enumerate([*SPECIAL, *(piece for piece, _ in _pieces())])}
+        pieces = [*SPECIAL, *(piece for piece, _ in _pieces("bpe"))]
+        vocabulary = {piece: number for number, piece in enumerate(pieces)}
         (folder / "vocab.json").write_text(json.dumps(vocabulary), encoding="utf-8")
-        (folder / "pieces.model").write_bytes(sentencepiece_model())
+        (folder / "pieces.model").write_bytes(sentencepiece_model("bpe"))
         codes = tokenization_m2m_100.FAIRSEQ_LANGUAGE_CODES["m2m100"]
         return M2M100Tokenizer(
             str(folder / "vocab.json"),

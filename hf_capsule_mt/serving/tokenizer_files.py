@@ -2,6 +2,7 @@
 
 Those of transformers' fast classes are such files. MarianTokenizer (OPUS-MT) runs two SentencePiece models in Python
 and looks their pieces up in vocab.json; here each becomes a Unigram model whose entries have the ids of vocab.json.
+M2M100Tokenizer runs one, which becomes a BPE model.
 
 transformers (5.17 to 5.23) makes a normaliser of punctuation (sacremoses) for MarianTokenizer and does not call it; so
 there is none here either.
@@ -14,7 +15,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
-from transformers import MarianTokenizer, PreTrainedTokenizerBase
+from transformers import M2M100Tokenizer, MarianTokenizer, PreTrainedTokenizerBase
 
 from ..models.tokenizer_languages import (
     ends_with_language,
@@ -31,7 +32,7 @@ CODE, CODE_END, UNKNOWN_CODE, DECODED_ONLY, OPEN, CLOSE = map(chr, range(0xFDD0,
 STRANGER = "\ufdef"
 # enums of sentencepiece_model.proto
 NORMAL, UNKNOWN, CONTROL, UNUSED = 1, 2, 3, 5
-UNIGRAM = 1
+MODEL_TYPES = {1: "unigram", 2: "BPE"}
 
 
 class Side(NamedTuple):
@@ -59,6 +60,9 @@ def source_and_target(tokenizer: PreTrainedTokenizerBase) -> tuple[Side, Side]:
             _from_sentencepiece(tokenizer, tokenizer.spm_source, tokenizer.encoder, "source.spm"),
             _from_sentencepiece(tokenizer, tokenizer.spm_target, target, "target.spm"),
         )
+    if isinstance(tokenizer, M2M100Tokenizer):
+        both = _from_bpe(tokenizer)
+        return both, both
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:
         raise ValueError(
@@ -69,6 +73,41 @@ def source_and_target(tokenizer: PreTrainedTokenizerBase) -> tuple[Side, Side]:
     copy.no_truncation()
     copy.no_padding()
     return Side(copy), Side(copy)
+
+
+def _from_bpe(tokenizer: M2M100Tokenizer) -> Side:
+    """An M2M100Tokenizer without the marks of languages and ends: pieces are joined in the order of their scores."""
+    proto = _proto(tokenizer.sp_model, "the SentencePiece model", "BPE")
+    scores = {piece.piece: piece.score for piece in proto.pieces if piece.type == NORMAL}
+    missing = [piece for piece in scores if piece not in tokenizer.encoder]
+    if missing:
+        raise ValueError(
+            f"vocab.json of the tokenizer lacks pieces of its SentencePiece model, such as {missing[0]!r}"
+        )
+    merges: list[tuple[str, str]] = []
+    for piece in sorted(scores, key=lambda name: -scores[name]):
+        splits = [(piece[:cut], piece[cut:]) for cut in range(1, len(piece))]
+        known = [split for split in splits if split[0] in scores and split[1] in scores]
+        merges += sorted(known, key=lambda split: (-scores[split[0]], -scores[split[1]]))
+    made = Tokenizer(models.BPE(dict(tokenizer.encoder), merges, unk_token=str(tokenizer.unk_token), fuse_unk=True))
+    special = {index: token.content for index, token in tokenizer.added_tokens_decoder.items()}
+    special |= {index: token for token, index in tokenizer.lang_token_to_id.items()}
+    made.add_special_tokens([AddedToken(token, normalized=False) for _, token in sorted(special.items())])
+    for index, token in special.items():
+        if made.token_to_id(token) != index:
+            raise ValueError(f"the tokenizer's token {token!r} has the id {index}, which is not behind its vocabulary")
+    charsmap = proto.normalizer_spec.precompiled_charsmap
+    made.normalizer = normalizers.Sequence(
+        [
+            *([normalizers.Precompiled(charsmap)] if charsmap else []),
+            normalizers.Replace(Regex(" {2,}"), " "),
+            normalizers.Replace(Regex(r"\A +| +\z"), ""),
+        ]
+    )
+    made.pre_tokenizer = pre_tokenizers.Metaspace(replacement=SPACE, prepend_scheme="always", split=True)
+    strip = decoders.Replace(Regex(r"\A\s+|\s+\z"), "")
+    made.decoder = decoders.Sequence([decoders.Replace(SPACE, " "), decoders.Fuse(), strip])
+    return Side(made)
 
 
 def language_settings(tokenizer: PreTrainedTokenizerBase) -> dict[str, Any] | None:
@@ -161,9 +200,12 @@ def _fields(token: AddedToken) -> dict[str, Any]:
     return {**{name: getattr(token, name) for name in names}, "normalized": False}
 
 
-def _proto(processor: Any, name: str) -> Any:
+def _proto(processor: Any, name: str, model_type: str = "unigram") -> Any:
     """
     What a SentencePiece model says of itself.
+
+    Args:
+        model_type: of MODEL_TYPES, what it has to be.
 
     Raises:
         ValueError: if the library tokenizers has no such model.
@@ -175,7 +217,7 @@ def _proto(processor: Any, name: str) -> Any:
     kinds = {piece.type for piece in proto.pieces} - {NORMAL, UNKNOWN, CONTROL, UNUSED}
     whitespace = (normalizer.add_dummy_prefix, normalizer.remove_extra_whitespaces, normalizer.escape_whitespaces)
     for refused, what in (
-        (trainer.model_type != UNIGRAM, "is no unigram model"),
+        (MODEL_TYPES.get(trainer.model_type) != model_type, f"is no {model_type} model"),
         (bool(kinds), "has user-defined symbols or bytes"),
         (not all(whitespace) or trainer.treat_whitespace_as_suffix, "treats spaces otherwise than by default"),
     ):

@@ -1,20 +1,21 @@
 """Exports of multilingual models: the tokens of languages around the source, and before the translation."""
 
 import json
+import random
+import shutil
 import subprocess
 import sys
 
 import pytest
-from tiny_multilingual import LANGUAGES, save_pair
+from tiny_multilingual import LANGUAGES, save_pair, sentencepiece_model
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from hf_capsule_mt.evaluation.translate import translate
-from hf_capsule_mt.hub.conversion import convert
 from hf_capsule_mt.models.tokenizer_languages import set_languages
 from hf_capsule_mt.serving.export import _readme, export_onnx
 from hf_capsule_mt.serving.onnx_translator import SETTINGS, OnnxTranslator
-from hf_capsule_mt.serving.tokenizer_files import language_settings
-from tiny_translation import SOURCES
+from hf_capsule_mt.serving.tokenizer_files import language_settings, source_and_target
+from tiny_translation import SOURCES, TARGETS
 
 # the last but one is truncated
 TEXT = [*SOURCES[:3], " ".join(["the dog sleeps"] * 30), ""]
@@ -91,7 +92,49 @@ def test_without_a_saved_pair(exported, kind, multilingual, tmp_path):
     assert "source_lang" not in (exported[1] / "README.md").read_text()
 
 
-def test_tokenizer_in_python_is_refused(multilingual, tmp_path):
-    run = convert(multilingual("m2m100"), tmp_path / "run", aggregation="linear")
-    with pytest.raises(ValueError, match="a M2M100Tokenizer runs in Python"):
-        export_onnx(run, tmp_path / "onnx")
+CHARACTERS = "".join(sorted({*"".join(SOURCES + TARGETS)})) + "魚鳥éñ▁\u200b\t  ＡＢ①½"
+
+
+def random_texts(count):
+    """Half of them of sentences with other characters put in, half of characters alone."""
+    draw = random.Random(1)
+    for _ in range(count):
+        letters = list(draw.choice(SOURCES + TARGETS))
+        for _ in range(draw.randint(0, 4)):
+            letters[draw.randrange(len(letters))] = draw.choice(CHARACTERS)
+        yield "".join(letters)
+        yield "".join(draw.choice(CHARACTERS) for _ in range(draw.randint(1, 25)))
+
+
+@pytest.fixture(scope="module")
+def tokenizer(multilingual):
+    tokenizer = AutoTokenizer.from_pretrained(multilingual("m2m100"))
+    set_languages(tokenizer, "en", "de")
+    return tokenizer
+
+
+class TestM2M100:
+    def test_ids_are_those_of_sentencepiece(self, tokenizer):
+        side, _ = source_and_target(tokenizer)
+        for text in [*random_texts(500), "a </s> dog", "__de__a dog", "x __fr__ y", " ", "\u3000"]:
+            found = side.tokenizer.encode(text, add_special_tokens=False).ids
+            assert found == tokenizer(text, add_special_tokens=False)["input_ids"], repr(text)
+
+    def test_texts_are_those_of_sentencepiece(self, tokenizer):
+        side, _ = source_and_target(tokenizer)
+        draw = random.Random(2)
+        for _ in range(300):
+            ids = [draw.randrange(len(tokenizer)) for _ in range(draw.randint(1, 9))]
+            expected = tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+            assert side.tokenizer.decode(ids, skip_special_tokens=True) == expected, ids
+
+    def test_settings(self, tokenizer):
+        settings = language_settings(tokenizer)
+        assert settings["ids"]["de"] == tokenizer.get_lang_id("de") and settings["forced"]
+        assert (settings["before"], settings["behind"]) == ([None], [tokenizer.eos_token_id])
+
+    def test_other_models_are_refused(self, multilingual, tmp_path):
+        shutil.copytree(multilingual("m2m100"), tmp_path, dirs_exist_ok=True)
+        (tmp_path / "sentencepiece.bpe.model").write_bytes(sentencepiece_model("unigram"))
+        with pytest.raises(ValueError, match="the SentencePiece model of the tokenizer is no BPE model"):
+            source_and_target(AutoTokenizer.from_pretrained(tmp_path))
