@@ -35,6 +35,10 @@ SYSTEMS = {
     "guided": {"aggregation": "none", "guided_routing": "routing"},
     "em_routing, guided": EM_AND_GUIDED,
 }
+# what differs by stack is in tests/models; here one of everything for each
+CONVERTED = [("marian", name) for name in SYSTEMS] + [
+    (name, "em_routing, guided") for name in STACKS if name != "marian"
+]
 BEAM = {"num_beams": 4, "return_dict_in_generate": True, "output_scores": True, "max_new_tokens": 12}
 
 
@@ -64,7 +68,11 @@ def translations(folder) -> tuple[torch.Tensor, torch.Tensor]:
     return out.sequences, out.sequences_scores
 
 
-@pytest.mark.parametrize("fields", SYSTEMS.values(), ids=SYSTEMS.keys())
+@pytest.mark.parametrize(
+    ("plain", "fields"),
+    [pytest.param(stack, SYSTEMS[name], id=f"{stack}: {name}") for stack, name in CONVERTED],
+    indirect=["plain"],
+)
 def test_a_converted_model_translates_exactly_like_its_parent(plain, tmp_path, fields):
     folder = convert(plain, tmp_path / "capsule", **fields)
     config = AutoConfig.from_pretrained(folder)
@@ -79,6 +87,7 @@ def test_a_converted_model_translates_exactly_like_its_parent(plain, tmp_path, f
     assert any("aggregation" in name or "guided" in name for name in weights)
 
 
+@pytest.mark.parametrize("plain", ["marian", "m2m100"], indirect=True)
 @pytest.mark.parametrize("limit", [{}, {"max_length": 25}, {"max_new_tokens": 24}], ids=["none", "length", "new"])
 def test_a_converted_model_has_one_limit(plain, tmp_path, caplog, limit):
     config = json.loads((plain / "generation_config.json").read_text())

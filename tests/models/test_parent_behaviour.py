@@ -49,7 +49,8 @@ GUIDED = {
     for kind in ("routing", "classifier", "attention", "recurrent")
 }
 EVERYTHING = {"aggregation": "em_routing", "guided_routing": "routing", **LOSSES}
-families = pytest.mark.parametrize("family", BUILDERS)
+# but BART, of which mBART has everything
+families = pytest.mark.parametrize("family", [name for name in BUILDERS if name != "bart"])
 
 
 def dense_batch(rows, source_length, target_length, seed=0):
@@ -168,11 +169,11 @@ COMPILED = {
 FEW_LAYERS = {"encoder_layers": 2, "decoder_layers": 1}
 
 
-def graphs_of(model):
-    """Into how many graphs training over many shapes is compiled."""
+def graphs_of(model, fullgraph=True):
+    """Into how many graphs training over many shapes is compiled; fullgraph: each has to be of the whole model."""
     counter = CompileCounter()
     torch._dynamo.reset()
-    compiled = torch.compile(model.train(), backend=counter)
+    compiled = torch.compile(model.train(), fullgraph=fullgraph, backend=counter)
     for index, shape in enumerate(SHAPES):
         batch = dense_batch(*shape, seed=index)
         loss = compiled(**batch).loss
@@ -183,7 +184,8 @@ def graphs_of(model):
 
 @pytest.mark.parametrize("system", COMPILED)
 def test_training_over_many_shapes_compiles_at_most_two_graphs(system):
-    if Version(transformers.__version__) < Version("5.20") and graphs_of(MarianMTModel(plain_config(dropout=0.0))) > 2:
+    old = Version(transformers.__version__) < Version("5.20")
+    if old and graphs_of(MarianMTModel(plain_config(dropout=0.0)), fullgraph=False) > 2:
         pytest.skip("this version of transformers breaks the graphs of plain models")
     build, fields = COMPILED[system]
     assert graphs_of(build(**fields, **FEW_LAYERS, dropout=0.0)) <= 2
