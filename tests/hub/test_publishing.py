@@ -13,6 +13,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 from hf_capsule_mt.__main__ import main
 from hf_capsule_mt.hub import publishing
 from hf_capsule_mt.hub.cards import load_values
+from hf_capsule_mt.hub.license_file import license_text
 from hf_capsule_mt.hub.publishing import check, check_files, prepare, upload
 from loopback import READER_TOKEN, run_python
 from tiny_translation import SOURCES, tiny_tokenizer
@@ -41,12 +42,15 @@ def examples(card: str) -> dict[str, str]:
     return dict(re.findall(r"<!-- code: (\w+) -->\n```python\n(.*?)```", card, re.S))
 
 
-def test_the_folder_is_complete_and_nothing_else(folder, finished_run):
+def test_the_folder_is_complete_and_nothing_else(folder, finished_run, values_file):
     names = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
     code = {name for name in names if name.endswith(".py")}
     assert {"modeling_capsule_marian.py", "configuration_capsule_marian.py", "pipeline_translation.py"} <= code
     translations = {f"translations/{path.name}" for path in (finished_run / "translations").iterdir()}
-    assert names - code == DATA | translations | {"README.md", "results.json", "agreements.png"}
+    assert names - code == DATA | translations | {"README.md", "LICENSE", "results.json", "agreements.png"}
+    values = load_values(values_file)
+    assert (folder / "LICENSE").read_text(encoding="utf-8") == license_text(values.license)
+    assert f"license: {values.license}" in (folder / "README.md").read_text(encoding="utf-8")
     published, recorded = (json.loads((path / "results.json").read_text()) for path in (folder, finished_run))
     assert published == recorded
     check(folder, SOURCES[:2])
