@@ -79,7 +79,7 @@ FIGURE_TEXTS = {
     "the first iteration gives equal shares.",
     "memory": "The map shows to which capsules of the memory each source word is routed (Wang et al. 2019).",
     "guided": "The maps show for each source word (rows) and each decoding step (columns) the probability that the "
-    "word is in PAST, what is translated, or in FUTURE, what is not (Zheng et al. 2019).",
+    "word is in PAST, meant for what is translated, or in FUTURE, meant for what is not (Zheng et al. 2019).",
 }
 
 
