@@ -18,7 +18,7 @@ from hf_capsule_mt.analysis.aligned_text import (
     words_of,
 )
 from hf_capsule_mt.analysis.past_future import gold_translated, past_future_probe
-from hf_capsule_mt.analysis.probe_intervals import _Area, bootstrap_intervals
+from hf_capsule_mt.analysis.probe_intervals import RocArea, bootstrap_intervals
 from hf_capsule_mt.data.grammar import generate_corpus, write_corpus
 from hf_capsule_mt.data.tokenizer import train_tokenizer
 
@@ -117,7 +117,7 @@ def test_areas_of_weighted_decisions_are_those_of_sklearn():
     generator = np.random.default_rng(5)
     scores = generator.integers(0, 7, 300) / 7
     gold = (generator.random(300) < 0.4).astype(float)
-    area = _Area(scores, gold)
+    area = RocArea(scores, gold)
     for _ in range(3):
         weights = generator.integers(0, 4, 300).astype(float)
         assert area(weights) == pytest.approx(roc_auc_score(gold, scores, sample_weight=weights))
