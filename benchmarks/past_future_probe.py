@@ -64,12 +64,12 @@ class Text:
         """Its first sentence pairs as a run with these arguments reads them."""
         languages = {key: str(given[key]) for key in ("source_lang", "target_lang")}
         sides = [read_lines(Path(f"{self.prefix}.{code}")) for code in languages.values()]
+        if len(sides[0]) != len(sides[1]):
+            raise ValueError(f"{self.prefix}.* have {len(sides[0])} and {len(sides[1])} lines, but are translations")
         sources, targets = (side[:sentences] for side in sides)
         training = training_text(given)
         if self.alignment is None:
             return pairs_by_aligner(sources, targets, **languages, training=zip(*training, strict=True))
-        if len(sides[0]) != len(sides[1]):
-            raise ValueError(f"{self.prefix}.* have {len(sides[0])} and {len(sides[1])} lines, but are translations")
         lengths = [(len(source.split()), len(target.split())) for source, target in zip(*sides, strict=True)]
         order = TARGET_FIRST if self.target_first else SOURCE_FIRST
         read = read_alignments(self.alignment, lengths, order=order)

@@ -117,8 +117,10 @@ def alignment_part(
 
 
 def _can_be_probed(pair: AlignedPair, tokenizer: PreTrainedTokenizerBase, longest: int) -> bool:
-    sides = (tokenizer(pair.source)["input_ids"], tokenizer(text_target=pair.target)["input_ids"])
-    if not pair.source.strip() or not pair.target.strip() or max(map(len, sides)) > longest:
+    # verbose: it would warn of long sentences, which are left out
+    source = tokenizer(pair.source, verbose=False)["input_ids"]
+    target = tokenizer(text_target=pair.target, verbose=False)["input_ids"]
+    if not pair.source.strip() or not pair.target.strip() or max(len(source), len(target)) > longest:
         return False
     try:
         piece_links(pair, tokenizer)
@@ -182,36 +184,53 @@ def _row(label: str, scores: Mapping[str, Any]) -> dict[str, Any]:
     intervals = scores.get("intervals", {})
     row: dict[str, Any] = {"label": label, "decisions": scores["decisions"]}
     for name in ("auc", "accuracy"):
+        controls = {"diagonal": scores.get(f"diagonal_{name}"), "constant": scores.get(f"majority_{name}")}
         row[name], row[f"{name}_interval"] = scores.get(name), intervals.get(name)
-        row[f"diagonal_{name}"] = scores.get(f"diagonal_{name}")
-    row["majority_accuracy"] = scores["majority_accuracy"]
+        row[f"{name}_controls"] = {control: value for control, value in controls.items() if value is not None}
     return row
 
 
 def says(part: Mapping[str, Any]) -> str:
-    """What the numbers of a system say, as sentences: about PAST and FUTURE, then about REDUNDANT."""
+    """What the numbers of a system say, as sentences: of PAST and FUTURE together, of each, and of REDUNDANT."""
+    sentences = [_says_of_choice(part)]
+    weaker = [
+        group
+        for group, scores in part["groups"].items()
+        if scores.get("intervals", {}).get("auc_above_diagonal", (0, 0))[1] < 0
+    ]
+    if weaker and _above_diagonal(part)[1] >= 0:
+        sentences.append(f"The probability of {' and of '.join(weaker)} by itself says less than the diagonal.")
+    redundant = part["groups"].get("REDUNDANT", {})
+    if redundant.get("auc") is not None:
+        low, high = redundant.get("intervals", {}).get("auc", [redundant["auc"]] * 2)
+        if low > 0.5:
+            sentences.append("REDUNDANT is likelier for words without a link.")
+        elif high < 0.5:
+            sentences.append("REDUNDANT is less likely for words without a link than for the others.")
+        else:
+            sentences.append("REDUNDANT does not tell words without a link from the others.")
+    return " ".join(sentences)
+
+
+def _above_diagonal(part: Mapping[str, Any]) -> Sequence[float]:
+    """How far the area of the choice is above the diagonal's: its interval, or the difference twice."""
+    difference = part["auc"] - part["diagonal_auc"]
+    return part.get("intervals", {}).get("auc_above_diagonal", (difference, difference))
+
+
+def _says_of_choice(part: Mapping[str, Any]) -> str:
     intervals = part.get("intervals", {})
     low, high = intervals.get("auc", (part["auc"], part["auc"]))
-    less, more = intervals.get("auc_above_diagonal", [part["auc"] - part["diagonal_auc"]] * 2)
+    less, more = _above_diagonal(part)
     if high < 0.5:
-        text = "The two groups have changed places: words that are translated are rather in FUTURE."
-    elif low <= 0.5:
-        text = "PAST and FUTURE do not tell translated words from untranslated ones: the area may as well be 0.5."
-    elif less > 0:
-        text = "PAST and FUTURE tell translated words from untranslated ones better than the diagonal does."
-    elif more < 0:
-        text = (
+        return "The two groups have changed places: words that are translated are rather in FUTURE."
+    if low <= 0.5:
+        return "PAST and FUTURE do not tell translated words from untranslated ones: the area may as well be 0.5."
+    if less > 0:
+        return "PAST and FUTURE tell translated words from untranslated ones, and better than the diagonal does."
+    if more < 0:
+        return (
             "PAST and FUTURE tell translated words from untranslated ones, but less well than the diagonal, which"
             " looks at no word."
         )
-    else:
-        text = "PAST and FUTURE tell translated words from untranslated ones, not measurably better than the diagonal."
-    redundant = part["groups"].get("REDUNDANT", {})
-    if redundant.get("auc") is None:
-        return text
-    low, high = redundant.get("intervals", {}).get("auc", [redundant["auc"]] * 2)
-    if low > 0.5:
-        return f"{text} REDUNDANT is likelier for words without a link."
-    if high < 0.5:
-        return f"{text} REDUNDANT is less likely for words without a link than for the others."
-    return f"{text} REDUNDANT does not tell words without a link from the others."
+    return "PAST and FUTURE tell translated words from untranslated ones, not measurably better than the diagonal."
