@@ -28,6 +28,7 @@ from ..evaluation.comet import find_comet
 from ..evaluation.translate_command import GOES_ON, check_numbers
 from ..files import only_writer
 from ..loading import add_trust_argument, from_checkpoint
+from .alignment_part import PART as ALIGNMENTS
 from .alignment_part import add_alignment_arguments, alignment_file, check_can_probe
 from .report import NUM_EXAMPLES, Options, Progress, file_name, load_test_set, make_report, write_report
 
@@ -125,6 +126,8 @@ def _command(arguments: argparse.Namespace) -> None:
     with only_writer(arguments.output):
         report = make_report(checkpoints, test_set, arguments.output, options, _bar)
         page = write_report(report, arguments.output)
+    if test_set.aligned is not None and not any(system.get(ALIGNMENTS) for system in report["systems"]):
+        print(f"{PROGRAM}: no system has PAST and FUTURE; the alignments serve adequacy alone", file=sys.stderr)
     if find_spec("systran_align") is None:
         print(f'{PROGRAM}: no adequacy: pip install "hf_capsule_mt[align]"', file=sys.stderr)
     print(report["table"]["markdown"])

@@ -130,6 +130,7 @@ def test_gold_alignments_take_the_aligners_place(checkpoints, files, tmp_path, c
     assert command([checkpoints["plain"]], files, tmp_path / "report", *more) == 0
     report = json.loads((tmp_path / "report" / "report.json").read_text(encoding="utf-8"))
     assert report["systems"][0]["adequacy"]["covered_by_reference"] == len(SOURCES)
+    assert "no system has PAST and FUTURE; the alignments serve adequacy alone" in capsys.readouterr().err
     for text, message in (
         ("0-0\n", "has 1 lines, but there are 6 sentences"),
         ("0:0\n" * 6, "gold.align, line 1: '0:0' is no alignment"),

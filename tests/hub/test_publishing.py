@@ -3,6 +3,8 @@
 import json
 import re
 import shutil
+import sys
+from types import SimpleNamespace
 
 import pytest
 from huggingface_hub import ModelCard
@@ -16,6 +18,7 @@ from hf_capsule_mt.hub.cards import load_values
 from hf_capsule_mt.hub.license_file import license_text
 from hf_capsule_mt.hub.publishing import check, check_files, prepare, upload
 from loopback import READER_TOKEN, run_python
+from tiny_models import capsule_config
 from tiny_translation import SOURCES, tiny_tokenizer
 
 NAME = "user/tiny"
@@ -54,6 +57,17 @@ def test_the_folder_is_complete_and_nothing_else(folder, finished_run, values_fi
     published, recorded = (json.loads((path / "results.json").read_text()) for path in (folder, finished_run))
     assert published == recorded
     check(folder, SOURCES[:2])
+
+
+def test_without_matplotlib_the_card_has_no_picture(tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    model = SimpleNamespace(config=capsule_config(aggregation="em_routing"))
+    assert publishing._draw(model, tiny_tokenizer(), SOURCES[0], tmp_path / "agreements.png") is None
+    assert capsys.readouterr().err == (
+        'hf-capsule-mt publish: the card has no agreement figure: figures need matplotlib: pip install "hf_capsule_mt['
+        'plots]"\n'
+    )
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_dry_run_writes_and_checks_but_uploads_nothing(finished_run, values_file, hub, tmp_path, capsys, monkeypatch):
