@@ -73,7 +73,7 @@ def read_alignments(
     Two formats are known by their looks. Pharaoh's has a line for each sentence and in it "i-j" for a sure link,
     "i?j" or "ipj" for a possible one. That of the shared tasks of 2003 and 2005 (Mihalcea and Pedersen 2003) has a
     line for each link, "sentence i j", then S or P (S if it is left out) and maybe a confidence; sentences count
-    from 1, as words do, and word 0 is none.
+    from 1, as words do, and word 0 is none (unless a link is 0 0, which can only be counted from 0).
 
     What is not given is found out if only one reading fits all sentences. Where links could be of either order, they
     are source-target, as both formats are defined.
@@ -95,7 +95,8 @@ def read_alignments(
     sentences = _by_sentence(path, lines, len(lengths)) if per_link else _by_line(path, lines, len(lengths))
     bases = BASES if base is None else (base,)
     if per_link and base is None:
-        bases = (1,)
+        # a link has one word that is none, at most
+        bases = (0 if any(link[:2] == (0, 0) for links in sentences for link in links) else 1,)
     readings = [(b, o) for o in (ORDERS if order is None else (order,)) for b in bases]
     misfits = {reading: _misfit(sentences, lengths, *reading, per_link, unit) for reading in readings}
     fitting = [reading for reading in readings if misfits[reading] is None]

@@ -7,6 +7,8 @@ citations are those of the package, unless there are some beside it:
     description: >-                              one paragraph: what the model is
     papers: [dou2019]                            keys of citations.yaml
     license: cc-by-nc-4.0                        of the weights, an identifier of the Hub
+    license_name: my-licence                     with license: other alone, what it is called,
+    license_link: https://...                    and where its text is
     dataset:
       name: Multi30k                             for readers
       id: bentrevett/multi30k                    on the Hub; left out if it is not there
@@ -107,6 +109,8 @@ class CardValues:
     samples: list[str]
     limitations: list[str]
     papers: list[str] = field(default_factory=list)
+    license_name: str | None = None
+    license_link: str | None = None
     base_model: str | None = None
     tags: list[str] = field(default_factory=list)
     languages: list[str] = field(default_factory=list)
@@ -169,6 +173,7 @@ def make_values(content: dict[str, Any], path: Path) -> CardValues:
         _check_text(value, f"dataset.{key}", path)
     if content["license"] not in LICENSES:
         raise ValueError(f"{path}: license must be one of {', '.join(LICENSES)}, got {content['license']!r}")
+    _check_other_license(content, path)
     for key, repo_id in (("base_model", content.get("base_model")), ("dataset.id", dataset.get("id"))):
         if repo_id is not None and not is_repo_id(repo_id):
             raise ValueError(f"{path}: {key} must be a name on the Hub such as user/name, got {repo_id!r}")
@@ -177,6 +182,19 @@ def make_values(content: dict[str, Any], path: Path) -> CardValues:
         raise ValueError(f"{path}: languages must be two codes of ISO 639 such as [en, de], got {languages!r}")
     citations = _citations(content.get("papers", []), path)
     return CardValues(**{**content, "dataset": DatasetValues(**dataset)}, path=path, citations=citations)
+
+
+def _check_other_license(content: dict[str, Any], path: Path) -> None:
+    given = [key for key in ("license_name", "license_link") if key in content]
+    if given and content["license"] != "other":
+        raise ValueError(f"{path}: {' and '.join(given)} are for license: other, got license: {content['license']}")
+    for key in given:
+        _check_text(content[key], key, path)
+    if "license_link" in given:
+        try:
+            link_address(content["license_link"])
+        except ValueError as error:
+            raise ValueError(f"{path}: license_link: {error}") from None
 
 
 def render_card(
@@ -225,6 +243,8 @@ def render_card(
     card_data = ModelCardData(
         language=languages or None,
         license=values.license,
+        license_name=values.license_name,
+        license_link=values.license_link,
         library_name=LIBRARY,
         base_model=values.base_model,
         pipeline_tag=PIPELINE_TAG,

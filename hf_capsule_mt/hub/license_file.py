@@ -19,7 +19,7 @@ _NOT_SAID = {
 }
 
 
-def license_text(license: str) -> str:
+def license_text(license: str, name: str | None = None, link: str | None = None) -> str:
     """
     What the file says.
 
@@ -28,6 +28,7 @@ def license_text(license: str) -> str:
 
     Args:
         license: of the weights, an identifier of the Hub.
+        name, link: of a licence that the Hub has none for ("other").
 
     Raises:
         KeyError: there is no such licence.
@@ -35,7 +36,7 @@ def license_text(license: str) -> str:
     apache = (_FILES / f"{CODE_LICENSE}.txt").read_text(encoding="utf-8")
     if license == CODE_LICENSE:
         return apache
-    named = LICENSES[license]
+    named = LICENSES[license] or ([name, link or ""] if name else [])
     weights = f"{named[0]}\n({license})\n{named[1]}" if named else _NOT_SAID[license]
     return (
         f"The weights, and everything else in this repository but its code:\n\n{weights}\n\n"

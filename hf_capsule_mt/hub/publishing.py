@@ -127,7 +127,7 @@ def prepare(
     record = record or {"parameters": model.num_parameters()}
     card = render_card(repo_id, values, record, model.config.model_type, samples, figure, revision=revision, onnx=onnx)
     card.save(output / CARD)
-    write_whole(output / LICENSE, license_text(values.license))
+    write_whole(output / LICENSE, license_text(values.license, values.license_name, values.license_link))
     return output
 
 

@@ -383,7 +383,9 @@ class CapsuleSeq2SeqTrainer(Seq2SeqTrainer):
             **{key: value for key, value in said.items() if value is not None},
         )
         write_whole(Path(self.args.output_dir) / "README.md", str(card))
-        write_whole(Path(self.args.output_dir) / LICENSE, license_text(card.data.license))
+        named: Any = card.data
+        text = license_text(named.license, named.get("license_name"), named.get("license_link"))
+        write_whole(Path(self.args.output_dir) / LICENSE, text)
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         """

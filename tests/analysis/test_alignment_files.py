@@ -68,6 +68,12 @@ def test_a_line_for_each_link_may_leave_out_and_add(write):
     ]
 
 
+def test_a_line_for_each_link_may_count_from_0(write):
+    path = write("1 0 0 S\n1 2 4 S\n2 1 0 S\n")
+    read = read_alignments(path, LENGTHS)
+    assert read.base == 0 and read.alignments == [WordAlignment(((0, 0), (2, 4))), WordAlignment(((1, 0),))]
+
+
 sizes = st.tuples(st.integers(1, 6), st.integers(1, 6))
 
 

@@ -250,6 +250,13 @@ class TestRender:
         assert card.data.eval_results[0].dataset_type == "my-corpus" and card.data.datasets is None
         check_card(card)
 
+    def test_a_licence_of_its_own(self, render):
+        own = dict(license_name="My licence", license_link="https://my.example/licence")
+        card = render(values=dict(license="other", **own))
+        check_card(card)
+        assert {key: card.data.get(key) for key in own} == own and "licensed under My licence, the code" in card.text
+        assert "My licence\n(other)\nhttps://my.example/licence\n" in license_text("other", *own.values())
+
     def test_paths_of_the_machine_are_left_out(self, render, results):
         results["arguments"] |= dict(data_dir="/home/me/data", train_file="~/corpora/train", output_dir="/tmp/run")
         results["command"] = "python train.py /home/me/my.yaml --data_dir=/home/me/data --test_file 'C:\\data\\test'"
@@ -328,6 +335,12 @@ class TestLoadValues:
             (dict(dataset=dict(name="x", terms="y", term="z")), r"dataset: unknown key term; there are: name, terms"),
             (dict(dataset="Multi30k"), "dataset must have the keys name, terms, id, config"),
             (dict(license="Apache-2.0"), "license must be one of apache-2.0, mit.*'Apache-2.0'"),
+            (dict(license_name="Mine"), "license_name are for license: other, got license: mit"),
+            (
+                dict(license="other", license_link="java script:x"),
+                "license_link: 'java script:x' cannot be",
+            ),
+            (dict(license="other", license_name=3), "license_name must be a text, got 3"),
             (dict(samples="A dog."), "samples must be a list of texts"),
             (dict(samples=[]), "samples must not be empty"),
             (dict(limitations=[3]), "limitations must be a list of texts"),
