@@ -29,7 +29,8 @@ from typing import Any
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 import hf_capsule_mt  # noqa: F401  registers the models
-from hf_capsule_mt.analysis.aligned_text import AlignedPair, pairs_by_aligner, pairs_by_hand, read_alignments
+from hf_capsule_mt.analysis.aligned_text import AlignedPair, pairs_by_aligner, pairs_by_hand
+from hf_capsule_mt.analysis.alignment_files import SOURCE_FIRST, TARGET_FIRST, read_alignments
 from hf_capsule_mt.analysis.past_future import fit_bow_predictor, past_future_probe
 from hf_capsule_mt.command import run_command
 from hf_capsule_mt.data.corpus import GRAMMAR, load_split
@@ -62,12 +63,17 @@ class Text:
     def pairs(self, given: dict[str, Any], sentences: int | None) -> list[AlignedPair]:
         """Its first sentence pairs as a run with these arguments reads them."""
         languages = {key: str(given[key]) for key in ("source_lang", "target_lang")}
-        sources, targets = (read_lines(Path(f"{self.prefix}.{code}"))[:sentences] for code in languages.values())
+        sides = [read_lines(Path(f"{self.prefix}.{code}")) for code in languages.values()]
+        if len(sides[0]) != len(sides[1]):
+            raise ValueError(f"{self.prefix}.* have {len(sides[0])} and {len(sides[1])} lines, but are translations")
+        sources, targets = (side[:sentences] for side in sides)
         training = training_text(given)
         if self.alignment is None:
             return pairs_by_aligner(sources, targets, **languages, training=zip(*training, strict=True))
-        alignments = read_alignments(self.alignment, target_first=self.target_first)[:sentences]
-        return pairs_by_hand(sources, targets, alignments, **languages, cased=training)
+        lengths = [(len(source.split()), len(target.split())) for source, target in zip(*sides, strict=True)]
+        order = TARGET_FIRST if self.target_first else SOURCE_FIRST
+        read = read_alignments(self.alignment, lengths, order=order)
+        return pairs_by_hand(sources, targets, read.alignments[:sentences], **languages, cased=training)
 
 
 def training_text(given: dict[str, Any], size: int | None = None) -> tuple[list[str], list[str]]:
@@ -175,7 +181,10 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--output", type=Path, required=True, metavar="FILE.json")
     parser.add_argument("--text", type=Path, metavar="PREFIX", help="PREFIX.SOURCE_LANG and PREFIX.TARGET_LANG")
     parser.add_argument(
-        "--alignment", type=Path, metavar="FILE", help="of --text, made by hand: i-j sure, i?j possible"
+        "--alignment",
+        type=Path,
+        metavar="FILE",
+        help="of --text, made by hand: i-j or a link a line",
     )
     parser.add_argument("--target_first", action="store_true", help="the links of --alignment are target-source")
     parser.add_argument("--sentences", type=int, help="sentences to probe (500 of the grammar corpus, all of --text)")

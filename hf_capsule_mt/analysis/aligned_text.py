@@ -11,10 +11,10 @@ from pathlib import Path
 
 from ..evaluation.adequacy import Aligner
 from ..evaluation.scores import UNSPACED_LANGUAGES, base_language
-from ..files import read_lines
+from .alignment_files import Links, WordAlignment, read_alignments
 
-Links = tuple[tuple[int, int], ...]
-_LINK = re.compile(r"(\d+)([-?])(\d+)")
+# what links can count
+UNITS = {"spaces": "words between spaces", "marks": "words and punctuation marks"}
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,7 @@ class AlignedPair:
         source, target: the text that a model reads; every word is in it, in order.
         source_tokens, target_tokens: the words.
         alignment: sorted pairs (i, j), word i of the source with word j of the target, both from 0.
+        unsure: words of the source of which the alignment does not say whether they are translated.
     """
 
     source: str
@@ -33,40 +34,86 @@ class AlignedPair:
     source_tokens: tuple[str, ...]
     target_tokens: tuple[str, ...]
     alignment: Links
+    unsure: tuple[int, ...] = ()
 
 
-def read_alignments(path: Path, *, target_first: bool = False) -> list[Links]:
+@dataclass(frozen=True)
+class AlignmentFile:
     """
-    Alignments that were made by hand: a line for each sentence, "i-j" for a sure link and "i?j" for a possible one.
+    A file of word alignments, and what is known of it; None where that is to be found out.
 
-    Possible links are kept for words of the source that have a sure one, too: they make a word count as translated
-    later and as untranslated only earlier. Words with possible links alone are left without.
+    Attributes:
+        path: see `alignment_files.read_alignments`.
+        words: what the links count: "spaces", words between spaces, or "marks", words and punctuation marks.
+        base: number of a sentence's first word.
+        order: "source-target" or "target-source".
+    """
 
-    Args:
-        target_first: i is of the target and j of the source.
+    path: Path
+    words: str | None = None
+    base: int | None = None
+    order: str | None = None
+
+
+@dataclass(frozen=True)
+class AlignedText:
+    """Sentence pairs with the alignments of a file, and how this was read (see `AlignmentFile`)."""
+
+    pairs: list[AlignedPair]
+    file: str
+    words: str
+    base: int
+    order: str
+
+    def describe(self) -> dict[str, str | int]:
+        """Everything but the pairs."""
+        return {"file": self.file, "words": self.words, "base": self.base, "order": self.order}
+
+    def split(self, text: str, language: str) -> list[str]:
+        """The words of other text as the alignments count them."""
+        return split_words(text, self.words, language)
+
+
+def read_aligned_text(
+    sources: Sequence[str], targets: Sequence[str], given: AlignmentFile, *, source_lang: str, target_lang: str
+) -> AlignedText:
+    """
+    Text as a model reads it, with the alignments of a file.
+
+    Links count the words between spaces; where they go beyond these, words and punctuation marks.
 
     Raises:
-        ValueError: a link is none; names the line.
-        OSError: the file cannot be read.
+        ValueError, OSError: see `alignment_files.read_alignments`.
     """
-    alignments = []
-    for number, line in enumerate(read_lines(path), start=1):
-        links = []
-        for word in line.split():
-            found = _LINK.fullmatch(word)
-            if found is None:
-                raise ValueError(f"{path}, line {number}: {word!r} is no link such as 3-4 (sure) or 3?4 (possible)")
-            i, j = int(found[1]), int(found[3])
-            links.append(((j, i) if target_first else (i, j), found[2] == "-"))
-        sure = {link[0] for link, is_sure in links if is_sure}
-        alignments.append(tuple(sorted({link for link, _ in links if link[0] in sure})))
-    return alignments
+    languages = (source_lang, target_lang)
+    try:
+        return _read_as(given.words or "spaces", sources, targets, given, languages)
+    except ValueError:
+        if given.words is not None:
+            raise
+    return _read_as("marks", sources, targets, given, languages)
+
+
+def _read_as(
+    words: str, sources: Sequence[str], targets: Sequence[str], given: AlignmentFile, languages: tuple[str, str]
+) -> AlignedText:
+    ours, theirs = (
+        [tuple(split_words(text, words, language)) for text in texts]
+        for texts, language in zip((sources, targets), languages, strict=True)
+    )
+    lengths = [(len(i), len(j)) for i, j in zip(ours, theirs, strict=True)]
+    read = read_alignments(given.path, lengths, base=given.base, order=given.order, unit=UNITS[words])
+    pairs = [
+        AlignedPair(source, target, i, j, alignment.links, alignment.unsure)
+        for source, target, i, j, alignment in zip(sources, targets, ours, theirs, read.alignments, strict=True)
+    ]
+    return AlignedText(pairs, given.path.name, words, read.base, read.order)
 
 
 def pairs_by_hand(
     sources: Sequence[str],
     targets: Sequence[str],
-    alignments: Sequence[Links],
+    alignments: Sequence[WordAlignment],
     *,
     source_lang: str,
     target_lang: str,
@@ -81,14 +128,8 @@ def pairs_by_hand(
         cased: text of both sides as the model was trained on it.
 
     Raises:
-        ValueError: unequally many sentences, or a link to a word that is not there; names the line.
         ImportError: sacremoses is missing.
     """
-    if not len(sources) == len(targets) == len(alignments):
-        raise ValueError(
-            f"text and alignment must have as many lines, got {len(sources)} and {len(targets)} sentences and "
-            f"{len(alignments)} alignments"
-        )
     sides = []
     for sentences, language, text in zip(
         (sources, targets), (source_lang, target_lang), cased or (None, None), strict=True
@@ -97,16 +138,10 @@ def pairs_by_hand(
         if text is not None and not any(sentence != sentence.lower() for sentence in sentences):
             words = _with_capitals(words, text)
         sides.append([(joined(row, language), row) for row in words])
-    pairs = []
-    for number, ((source, ours), (target, theirs), links) in enumerate(zip(*sides, alignments, strict=True), start=1):
-        for i, j in links:
-            if i >= len(ours) or j >= len(theirs):
-                raise ValueError(
-                    f"line {number}: the alignment links words {i} and {j}, counted from 0, but the sentences have "
-                    f"{len(ours)} and {len(theirs)} words"
-                )
-        pairs.append(AlignedPair(source, target, ours, theirs, links))
-    return pairs
+    return [
+        AlignedPair(source, target, ours, theirs, alignment.links, alignment.unsure)
+        for (source, ours), (target, theirs), alignment in zip(*sides, alignments, strict=True)
+    ]
 
 
 def pairs_by_aligner(
@@ -144,6 +179,11 @@ def pairs_by_aligner(
         )
         for (source, target), links in zip(text, aligner.align(map(words, text)), strict=True)
     ]
+
+
+def split_words(text: str, words: str, language: str) -> list[str]:
+    """The words of raw text: "spaces", words between spaces, or "marks", see `words_of`."""
+    return text.split() if words == "spaces" else words_of(text, language)
 
 
 def words_of(text: str, language: str) -> list[str]:

@@ -13,7 +13,7 @@ from ..data.grammar import GrammarPair
 from .aligned_text import AlignedPair
 
 Pair = GrammarPair | AlignedPair
-TRANSLATED, UNTRANSLATED, LEFT_OUT = 1, 0, -1
+TRANSLATED, UNTRANSLATED, LEFT_OUT, WITHOUT_LINK = 1, 0, -1, 2
 
 
 def gold_translated(pair: Pair, tokenizer: PreTrainedTokenizerBase) -> tuple[np.ndarray, list[list[int]]]:
@@ -49,6 +49,27 @@ def gold_translated(pair: Pair, tokenizer: PreTrainedTokenizerBase) -> tuple[np.
             gold[steps > max(aligned), word] = TRANSLATED
             gold[steps <= min(aligned), word] = UNTRANSLATED
     return gold, source_pieces
+
+
+def piece_links(pair: Pair, tokenizer: PreTrainedTokenizerBase) -> list[tuple[int, int]]:
+    """
+    The links of a pair as positions of pieces: all pieces of the source word with the last of the target word, which
+    completes it.
+
+    Raises:
+        ValueError: as `gold_translated`.
+    """
+    source = tokenizer(pair.source, return_offsets_mapping=True)["offset_mapping"]
+    target = tokenizer(text_target=pair.target, return_offsets_mapping=True)["offset_mapping"]
+    ours = _pieces_of_words(pair.source, pair.source_tokens, source)
+    theirs = _pieces_of_words(pair.target, pair.target_tokens, target)
+    return [(piece, max(theirs[j])) for i, j in pair.alignment for piece in ours[i]]
+
+
+def words_without_link(pair: Pair) -> list[int]:
+    """Source words that nothing in the target is aligned with, for certain: what REDUNDANT is meant for."""
+    linked = {i for i, _ in pair.alignment} | set(getattr(pair, "unsure", ()))
+    return [word for word in range(len(pair.source_tokens)) if word not in linked]
 
 
 def _pieces_of_words(text: str, words: Sequence[str], offsets: Sequence[tuple[int, int]]) -> list[list[int]]:

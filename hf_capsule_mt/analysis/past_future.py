@@ -8,7 +8,7 @@ is fed to the decoder, and before every target piece each source word is either 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,8 @@ from ..data.batching import IGNORE_INDEX, TranslationCollator
 from ..models.modeling_capsule_bart import CapsuleBartForConditionalGeneration
 from ..models.modeling_capsule_marian import CapsuleMarianMTModel
 from ..models.modeling_capsule_rnn import CapsuleRNNForConditionalGeneration
-from .gold import LEFT_OUT, Pair, gold_translated, overlap_rates
+from .gold import LEFT_OUT, WITHOUT_LINK, Pair, gold_translated, overlap_rates, words_without_link
+from .group_scores import group_scores
 from .probe_intervals import bootstrap_intervals, decision_scores
 
 __all__ = ["ProbeResult", "fit_bow_predictor", "gold_translated", "overlap_rates", "past_future_probe"]
@@ -47,6 +48,7 @@ class ProbeResult:
             None if the model predicts no bags of words.
         frequent_past_overlap, frequent_future_overlap: the same of always predicting the most frequent pieces of the
             probed targets, a control without a model.
+        groups: accuracy and area of each group for itself, see `group_scores.group_scores`.
         intervals: 95 % intervals of these numbers over the choice of the sentences, by name, and of how far accuracy
             and auc are above the diagonal's, see `probe_intervals.bootstrap_intervals`; None if not asked for.
     """
@@ -62,6 +64,7 @@ class ProbeResult:
     future_overlap: float | None
     frequent_past_overlap: float | None
     frequent_future_overlap: float | None
+    groups: dict[str, dict[str, Any]] = field(default_factory=dict)
     intervals: dict[str, list[float]] | None = None
 
     def to_dict(self) -> dict[str, Any]:
@@ -103,7 +106,7 @@ def past_future_probe(
     _check_guided(model)
     roc_auc_score = _import_roc_auc_score()
     predicts_bags = model.config.bow_loss_weight > 0
-    decisions: list[np.ndarray] = []
+    answers: list[np.ndarray] = []
     overlaps: list[tuple[float | None, float | None]] = []
     was_training = model.training
     model.eval()
@@ -111,16 +114,17 @@ def past_future_probe(
         for start in range(0, len(pairs), batch_size):
             chunk = pairs[start : start + batch_size]
             batch = _encode(tokenizer, chunk, model.device)
-            decisions += _decisions(model, tokenizer, chunk, batch)
+            answers += _answers(model, tokenizer, chunk, batch)
             if predicts_bags:
                 overlaps += _overlaps(model, batch)
             bar.update(len(chunk))
     model.train(was_training)
-    table = np.concatenate(decisions) if decisions else np.empty((0, 4))
-    if not len(table):
+    decisions = [_decisions(table) for table in answers]
+    if not sum(map(len, decisions)):
         raise ValueError("nothing to probe: there are no sentence pairs, or none of their words is aligned")
     controls = _frequent_overlaps(tokenizer, pairs)
-    result = _score(table, overlaps, controls, len(pairs), roc_auc_score)
+    result = _score(np.concatenate(decisions), overlaps, controls, len(pairs), roc_auc_score)
+    result = replace(result, groups=group_scores(answers, draws=draws))
     if draws:
         result = replace(result, intervals=bootstrap_intervals(decisions, overlaps, controls, draws=draws))
     return result
@@ -149,27 +153,34 @@ def _score(
     )
 
 
-def _decisions(
+def _answers(
     model: GuidedModel,
     tokenizer: PreTrainedTokenizerBase,
     pairs: Sequence[Pair],
     batch: dict[str, Tensor],
 ) -> list[np.ndarray]:
-    """For each pair a table with a row per decision: gold answer, PAST and FUTURE probability, and how far the step is
-    ahead of the word on the diagonal."""
+    """For each pair a table as `group_scores` takes it: gold answer, diagonal, probabilities of the groups."""
     # float64, so that the means of differently padded batches round alike
     output = model(**_teacher_forced(model, batch), output_agreements=True)
     assignments = output.guided_assignment.double().cpu().numpy()
     tables = []
     for pair, assignment in zip(pairs, assignments, strict=True):
         gold, pieces = gold_translated(pair, tokenizer)
+        gold[:, words_without_link(pair)] = WITHOUT_LINK
         steps, words = gold.shape
-        by_word = [assignment[:steps, of_word, :2].mean(axis=1) for of_word in pieces]
-        past, future = np.stack(by_word, axis=1).transpose(2, 0, 1) if pieces else np.empty((2, steps, 0))
+        by_word = [assignment[:steps, of_word].mean(axis=1) for of_word in pieces]
+        groups = np.stack(by_word, axis=1) if pieces else np.empty((steps, 0, assignment.shape[-1]))
         done = np.arange(steps)[:, None] / max(steps - 1, 1)
         diagonal = done - (np.arange(words) + 0.5) / max(words, 1)
-        tables.append(np.stack([gold, past, future, diagonal], axis=-1)[gold != LEFT_OUT])
+        table = np.concatenate([np.stack([gold, diagonal], axis=-1), groups], axis=-1)
+        tables.append(table[gold != LEFT_OUT])
     return tables
+
+
+def _decisions(answers: np.ndarray) -> np.ndarray:
+    """A row per decision between PAST and FUTURE: gold answer, PAST and FUTURE probability, and how far the step is
+    ahead of the word on the diagonal."""
+    return answers[answers[:, 0] != WITHOUT_LINK][:, [0, 2, 3, 1]]
 
 
 def _overlaps(model: GuidedModel, batch: dict[str, Tensor]) -> Iterator[tuple[float | None, float | None]]:

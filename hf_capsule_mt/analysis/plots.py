@@ -25,6 +25,7 @@ from .agreement_figure import (
     probability_map,
     save_figure,
 )
+from .alignment_part import alignment_figures
 from .report_page import span_label
 
 if TYPE_CHECKING:
@@ -317,6 +318,7 @@ def _routing_figures(system: Mapping[str, Any]) -> Iterator[tuple[str, str, Figu
             f" at least {LEAST_RISE}; Zheng et al. 2019, Figure 4."
         )
         yield "Assignment word by word", caption, guided_maps(example)
+    yield from alignment_figures(system)
 
 
 def _span(bucket: Mapping[str, Any]) -> tuple[float, float]:

@@ -48,7 +48,7 @@ def bootstrap_intervals(
     sentence = np.repeat(np.arange(len(tables)), [len(table) for table in tables])
     table = np.concatenate(tables)
     gold = table[:, 0]
-    model, diagonal = _Area(decision_scores(table), gold), _Area(table[:, 3], gold)
+    model, diagonal = RocArea(decision_scores(table), gold), RocArea(table[:, 3], gold)
     right = np.stack([(table[:, 1] > table[:, 2]) == gold, (table[:, 3] > 0) == gold, gold == 1]).astype(np.float64)
     # of each sentence: decisions, and how many of them are right by the model, by the diagonal, by always saying PAST
     sums = np.stack([np.bincount(sentence, weights, len(tables)) for weights in (np.ones(len(gold)), *right)])
@@ -85,8 +85,13 @@ def bootstrap_intervals(
     return {name: [float(bound) for bound in np.quantile(values, bounds)] for name, values in found.items()}
 
 
-class _Area:
-    """The area under the ROC curve for any weights of the decisions; they are sorted once."""
+class RocArea:
+    """
+    The area under the ROC curve for any weights of the decisions; they are sorted once.
+
+    Args:
+        scores, gold: of each decision, [n]; gold is 1 or 0.
+    """
 
     def __init__(self, scores: Floats, gold: Floats) -> None:
         self._order = np.argsort(scores, kind="stable")

@@ -6,7 +6,7 @@ import json
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,9 @@ from ..files import json_text, read_json, read_lines, write_lines, write_whole
 from ..loading import from_checkpoint
 from ..models.capsule_operators import routes_layers
 from ..models.configuration_capsule_rnn import CAPSULE_MEMORIES
+from .aligned_text import AlignedText, AlignmentFile, read_aligned_text
+from .alignment_part import PART as ALIGNMENTS
+from .alignment_part import alignment_part
 from .efficiency import efficiency
 from .examples import example
 from .plots import draw_figures, save
@@ -57,7 +60,7 @@ Progress = Callable[[int, int], None]
 class TestSet:
     """Sentences and their references, with the names of their files and the codes of their languages.
 
-    alignments: gold pairs of positions (source, reference) of each sentence, in words between spaces; or None.
+    aligned: the same sentences with their gold word alignments; or None.
     """
 
     sources: list[str]
@@ -66,7 +69,7 @@ class TestSet:
     reference: str
     source_lang: str = ""
     target_lang: str = ""
-    alignments: list[set[tuple[int, int]]] | None = None
+    aligned: AlignedText | None = None
 
     def describe(self) -> dict[str, Any]:
         """Everything but the text."""
@@ -76,6 +79,7 @@ class TestSet:
             "sentences": len(self.sources),
             "source_lang": self.source_lang,
             "target_lang": self.target_lang,
+            **({} if self.aligned is None else {ALIGNMENTS: self.aligned.describe()}),
         }
 
 
@@ -99,15 +103,15 @@ def load_test_set(
     source_lang: str | None = None,
     target_lang: str | None = None,
     max_sentences: int | None = None,
-    alignment: str | Path | None = None,
+    alignments: AlignmentFile | None = None,
 ) -> TestSet:
     """Reads two files with one sentence a line; the languages are the ends of their names if not given.
 
     Args:
-        alignment: a file of gold word alignments, "0-0 1-2 ..." a line (source-reference, words between spaces).
+        alignments: gold word alignments of all lines, see `aligned_text.read_aligned_text`.
 
     Raises:
-        ValueError: if the files do not have the same number of lines, or none, or an alignment does not fit, or one is
+        ValueError: if the files do not have the same number of lines, or none, or the alignments do not fit, or one is
             not UTF-8.
         OSError: if a file cannot be read.
     """
@@ -119,37 +123,15 @@ def load_test_set(
         )
     if not sides[0]:
         raise ValueError(f"{source} is empty")
-    sources, references = (side[:max_sentences] for side in sides)
     codes = [path.suffix.lstrip(".") for path in paths]
     codes = [code if code.replace("-", "").isalpha() and len(code) <= 6 else "" for code in codes]
-    return TestSet(
-        sources,
-        references,
-        paths[0].name,
-        paths[1].name,
-        source_lang or codes[0],
-        target_lang or codes[1],
-        None if alignment is None else _read_alignments(Path(alignment), sides)[:max_sentences],
-    )
-
-
-def _read_alignments(path: Path, sides: Sequence[Sequence[str]]) -> list[set[tuple[int, int]]]:
-    lines = read_lines(path)
-    if len(lines) != len(sides[0]):
-        raise ValueError(f"{path} has {len(lines)} lines, but there are {len(sides[0])} sentences")
-    alignments = []
-    for number, (line, source, reference) in enumerate(zip(lines, *sides, strict=True), 1):
-        try:
-            pairs = {(int(i), int(j)) for i, j in (pair.split("-") for pair in line.split())}
-        except ValueError:
-            raise ValueError(f"line {number} of {path} is no alignment such as '0-0 1-2': {line!r}") from None
-        words = len(source.split()), len(reference.split())
-        if any(not (0 <= i < words[0] and 0 <= j < words[1]) for i, j in pairs):
-            raise ValueError(
-                f"line {number} of {path} aligns words that are not there: {words[0]} source words, {words[1]} others"
-            )
-        alignments.append(pairs)
-    return alignments
+    languages = {"source_lang": source_lang or codes[0], "target_lang": target_lang or codes[1]}
+    aligned = None
+    if alignments is not None:
+        aligned = read_aligned_text(sides[0], sides[1], alignments, **languages)
+        aligned = replace(aligned, pairs=aligned.pairs[:max_sentences])
+    sources, references = (side[:max_sentences] for side in sides)
+    return TestSet(sources, references, paths[0].name, paths[1].name, **languages, aligned=aligned)
 
 
 def report_system(
@@ -204,6 +186,9 @@ def report_system(
         system["routing"] = collect(
             model, tokenizer, sources, references, max_tokens=options.max_tokens, progress=progress
         )
+    if test_set.aligned is not None:
+        with stage(f"{name}: PAST and FUTURE beside gold alignments"):
+            system[ALIGNMENTS] = alignment_part(model, tokenizer, test_set.aligned)
     chosen = choose_examples(sources, translations, options.num_examples)
     system["examples"] = [
         example(model, tokenizer, sources[position], references[position], translations[position])
@@ -324,17 +309,22 @@ def make_report(
 
 def _adequacy(test_set: TestSet, translations: dict[str, list[str]]) -> dict[str, dict[str, Any]]:
     languages: Any = {"source_lang": test_set.source_lang, "target_lang": test_set.target_lang}
-    gold = test_set.alignments
-    if gold is None:
+    aligned = test_set.aligned
+    if aligned is None:
         return evaluate_adequacy(test_set.sources, test_set.references, translations, **languages)
-    sources, references = (_words(side) for side in (test_set.sources, test_set.references))
-    words = {name: _words(texts) for name, texts in translations.items()}
+    sources = _words([pair.source_tokens for pair in aligned.pairs])
+    references = _words([pair.target_tokens for pair in aligned.pairs])
+    words = {
+        name: _words([aligned.split(text, test_set.target_lang) for text in texts])
+        for name, texts in translations.items()
+    }
+    gold = [set(pair.alignment) for pair in aligned.pairs]
     return evaluate_adequacy(sources, references, words, reference_alignments=gold, **languages)
 
 
-def _words(texts: Sequence[str]) -> list[list[str]]:
-    """Words between spaces, which gold alignments count, without the one that means something to the aligner."""
-    return [["|" if word == SEPARATOR else word for word in text.split()] for text in texts]
+def _words(texts: Sequence[Sequence[str]]) -> list[list[str]]:
+    """The words that gold alignments count, without the one that means something to the aligner."""
+    return [["|" if word == SEPARATOR else word for word in text] for text in texts]
 
 
 def systems_table(report: dict[str, Any]) -> Table:
@@ -424,6 +414,7 @@ def _fingerprint(
         repr(options),
         test_set.sources,
         test_set.references,
+        [] if test_set.aligned is None else [(pair.alignment, pair.unsure) for pair in test_set.aligned.pairs],
     ]
     return digest(parts)
 

@@ -28,6 +28,8 @@ from ..evaluation.comet import find_comet
 from ..evaluation.translate_command import GOES_ON, check_numbers
 from ..files import only_writer
 from ..loading import add_trust_argument, from_checkpoint
+from .alignment_part import PART as ALIGNMENTS
+from .alignment_part import add_alignment_arguments, alignment_file, check_can_probe
 from .report import NUM_EXAMPLES, Options, Progress, file_name, load_test_set, make_report, write_report
 
 PROGRAM = "hf-capsule-mt report"
@@ -75,9 +77,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--examples", type=int, default=NUM_EXAMPLES, help=f"sentences to step through ({NUM_EXAMPLES})"
     )
-    parser.add_argument(
-        "--alignment", type=Path, help="gold word alignments of source and reference, '0-0 1-2 ...' a line"
-    )
+    add_alignment_arguments(parser)
     parser.add_argument("--comet", metavar="COMMAND", help="path of COMET's comet-score, to have its scores too")
     parser.add_argument("--no_speed", action="store_true", help="leave operations and speed out")
     add_trust_argument(parser)
@@ -88,7 +88,9 @@ def _check(arguments: argparse.Namespace, checkpoints: dict[str, str]) -> None:
     for name, checkpoint in checkpoints.items():
         if is_missing_directory(checkpoint):
             raise ValueError(f"there is no directory {checkpoint} ({name})")
-        from_checkpoint(AutoConfig, checkpoint, trust_remote_code=arguments.trust_remote_code)
+        config = from_checkpoint(AutoConfig, checkpoint, trust_remote_code=arguments.trust_remote_code)
+        if arguments.alignments is not None:
+            check_can_probe(config)
     check_numbers(arguments, "num_beams", "max_tokens", "examples", "max_sentences")
     output = arguments.output
     if output.exists() and not output.is_dir():
@@ -110,7 +112,7 @@ def _command(arguments: argparse.Namespace) -> None:
         arguments.source_lang,
         arguments.target_lang,
         arguments.max_sentences,
-        arguments.alignment,
+        alignment_file(arguments),
     )
     options = Options(
         num_beams=arguments.num_beams,
@@ -124,6 +126,8 @@ def _command(arguments: argparse.Namespace) -> None:
     with only_writer(arguments.output):
         report = make_report(checkpoints, test_set, arguments.output, options, _bar)
         page = write_report(report, arguments.output)
+    if test_set.aligned is not None and not any(system.get(ALIGNMENTS) for system in report["systems"]):
+        print(f"{PROGRAM}: no system has PAST and FUTURE; the alignments serve adequacy alone", file=sys.stderr)
     if find_spec("systran_align") is None:
         print(f'{PROGRAM}: no adequacy: pip install "hf_capsule_mt[align]"', file=sys.stderr)
     print(report["table"]["markdown"])

@@ -17,6 +17,7 @@ from typing import Any
 
 import jinja2
 
+from .alignment_part import FIGURE_TITLE, alignment_section
 from .tables import COMET_COLUMN, SCORE_COLUMNS, mark_of
 
 PAGE = Path(__file__).parent / "page"
@@ -101,6 +102,7 @@ def render(report: Mapping[str, Any], figures: Mapping[str, str]) -> str:
         adequacy=_quantities(report, "adequacy"),
         efficiency=_quantities(report, "efficiency"),
         routing=_routing(report, figures),
+        alignments=_alignments(report, figures),
         summary_figures=[figure for figure in general if figure["id"] in SUMMARY_FIGURES],
         routing_figures=[figure for figure in general if figure["id"] not in SUMMARY_FIGURES],
     )
@@ -300,7 +302,7 @@ def _routing(report: Mapping[str, Any], figures: Mapping[str, str]) -> list[dict
     parts = []
     for system in report["systems"]:
         routing = system.get("routing") or {}
-        shown = _figures(report, figures, system["name"])
+        shown = [figure for figure in _figures(report, figures, system["name"]) if figure["title"] != FIGURE_TITLE]
         if routing or shown:
             guided = routing.get("guided") or {}
             overlaps = [
@@ -310,6 +312,15 @@ def _routing(report: Mapping[str, Any], figures: Mapping[str, str]) -> list[dict
                 {"system": system, "rows": list(_iteration_rows(routing)), "overlaps": overlaps, "figures": shown}
             )
     return parts
+
+
+def _alignments(report: Mapping[str, Any], figures: Mapping[str, str]) -> dict[str, Any] | None:
+    """The section on gold alignments, with its figures."""
+    section = alignment_section(report)
+    for system in section["systems"] if section else ():
+        shown = _figures(report, figures, system["name"])
+        system["figures"] = [figure for figure in shown if figure["title"] == FIGURE_TITLE]
+    return section
 
 
 def _iteration_rows(routing: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

@@ -7,6 +7,8 @@ citations are those of the package, unless there are some beside it:
     description: >-                              one paragraph: what the model is
     papers: [dou2019]                            keys of citations.yaml
     license: cc-by-nc-4.0                        of the weights, an identifier of the Hub
+    license_name: my-licence                     with license: other alone, what it is called,
+    license_link: https://...                    and where its text is
     dataset:
       name: Multi30k                             for readers
       id: bentrevett/multi30k                    on the Hub; left out if it is not there
@@ -37,27 +39,19 @@ from huggingface_hub.utils import validate_repo_id
 
 from ..analysis.tables import SCORE_COLUMNS
 from ..evaluation.scores import base_language
-from ..markup import Verbatim, link_address, markdown_template
+from ..markup import Verbatim, link_address, markdown_template, without_breaks
 from ..models.capsule_operators import routes_layers
 from ..models.configuration_capsule_rnn import CAPSULE_MEMORIES
+from ..project import URL, requirement
 from ..recipe_files import read_yaml
 from ..records import find_paths, public_record, texts
+from .license_file import CODE_LICENSE, LICENSES
 
 TEMPLATE = "template.md"
 CITATIONS = "citations.yaml"
 # the package's own
 CARD_FILES = Path(__file__).parent / "card"
 VALUES_FILES = CARD_FILES / "values"
-# The common ones of https://huggingface.co/docs/hub/repositories-licenses
-LICENSES = (
-    *("apache-2.0", "mit", "bsd", "bsd-2-clause", "bsd-3-clause", "bsd-3-clause-clear", "isc", "unlicense", "wtfpl"),
-    *("zlib", "bsl-1.0", "ncsa", "artistic-2.0", "afl-3.0", "ecl-2.0", "epl-1.0", "epl-2.0", "eupl-1.1", "eupl-1.2"),
-    *("gpl", "gpl-2.0", "gpl-3.0", "lgpl", "lgpl-2.1", "lgpl-3.0", "agpl-3.0", "mpl-2.0", "ms-pl", "osl-3.0"),
-    *("cc", "cc0-1.0", "cc-by-2.0", "cc-by-2.5", "cc-by-3.0", "cc-by-4.0", "cc-by-sa-3.0", "cc-by-sa-4.0"),
-    *("cc-by-nc-2.0", "cc-by-nc-3.0", "cc-by-nc-4.0", "cc-by-nd-4.0", "cc-by-nc-nd-3.0", "cc-by-nc-nd-4.0"),
-    *("cc-by-nc-sa-2.0", "cc-by-nc-sa-3.0", "cc-by-nc-sa-4.0", "c-uda", "odbl", "pddl", "gfdl"),
-    *("openrail", "openrail++", "bigscience-openrail-m", "creativeml-openrail-m", "other", "unknown"),
-)
 # ISO 639-1; the Hub takes codes of three letters, too, whose list is too long to be checked here
 _ISO_639_1 = (
     "aa ab ae af ak am an ar as av ay az ba be bg bh bi bm bn bo br bs ca ce ch co cr cs cu cv cy da de dv dz ee "
@@ -69,7 +63,9 @@ _ISO_639_1 = (
 )
 LANGUAGES = frozenset(_ISO_639_1.split())
 METRICS = {metric: title for metric, title, _ in SCORE_COLUMNS}
-INDEXED_METRICS = ("bleu", "chrf")
+# decimals that the scores of a card have, in its text and in its metadata
+DIGITS = {metric: digits for metric, _, digits in SCORE_COLUMNS}
+PIPELINE_TAG, LIBRARY = "translation", "transformers"
 # of results.json, with their singular
 COUNTED = (("processes", "process"), ("threads", "thread"))
 SCORE_KEYS = ("split", "beams", "length_penalty", "sentences", *METRICS, "signatures")
@@ -81,10 +77,11 @@ RESULT_NUMBERS = ("seed", "steps", "parameters", "target_tokens", "train_seconds
 SCORE_NUMBERS = ("beams", "length_penalty", "sentences", *METRICS)
 FIGURE_TEXTS = {
     "layers": "Each map shows how the layers of the encoder or decoder are routed to the capsules of its output in "
-    "one iteration: red is more than an equal share, blue is less.",
-    "memory": "The map shows to which capsules of the memory each source word is routed.",
+    "one iteration (Dou et al. 2019): red is more than an equal share, blue is less, and "
+    "the first iteration gives equal shares.",
+    "memory": "The map shows to which capsules of the memory each source word is routed (Wang et al. 2019).",
     "guided": "The maps show for each source word (rows) and each decoding step (columns) the probability that the "
-    "word is in PAST, what is translated, or in FUTURE, what is not.",
+    "word is in PAST, meant for what is translated, or in FUTURE, meant for what is not (Zheng et al. 2019).",
 }
 
 
@@ -112,6 +109,8 @@ class CardValues:
     samples: list[str]
     limitations: list[str]
     papers: list[str] = field(default_factory=list)
+    license_name: str | None = None
+    license_link: str | None = None
     base_model: str | None = None
     tags: list[str] = field(default_factory=list)
     languages: list[str] = field(default_factory=list)
@@ -174,6 +173,7 @@ def make_values(content: dict[str, Any], path: Path) -> CardValues:
         _check_text(value, f"dataset.{key}", path)
     if content["license"] not in LICENSES:
         raise ValueError(f"{path}: license must be one of {', '.join(LICENSES)}, got {content['license']!r}")
+    _check_other_license(content, path)
     for key, repo_id in (("base_model", content.get("base_model")), ("dataset.id", dataset.get("id"))):
         if repo_id is not None and not is_repo_id(repo_id):
             raise ValueError(f"{path}: {key} must be a name on the Hub such as user/name, got {repo_id!r}")
@@ -182,6 +182,19 @@ def make_values(content: dict[str, Any], path: Path) -> CardValues:
         raise ValueError(f"{path}: languages must be two codes of ISO 639 such as [en, de], got {languages!r}")
     citations = _citations(content.get("papers", []), path)
     return CardValues(**{**content, "dataset": DatasetValues(**dataset)}, path=path, citations=citations)
+
+
+def _check_other_license(content: dict[str, Any], path: Path) -> None:
+    given = [key for key in ("license_name", "license_link") if key in content]
+    if given and content["license"] != "other":
+        raise ValueError(f"{path}: {' and '.join(given)} are for license: other, got license: {content['license']}")
+    for key in given:
+        _check_text(content[key], key, path)
+    if "license_link" in given:
+        try:
+            link_address(content["license_link"])
+        except ValueError as error:
+            raise ValueError(f"{path}: license_link: {error}") from None
 
 
 def render_card(
@@ -230,17 +243,24 @@ def render_card(
     card_data = ModelCardData(
         language=languages or None,
         license=values.license,
-        library_name="transformers",
+        license_name=values.license_name,
+        license_link=values.license_link,
+        library_name=LIBRARY,
         base_model=values.base_model,
-        pipeline_tag="translation",
-        tags=["translation", "capsule-routing", "hf_capsule_mt", model_type, *values.tags],
+        pipeline_tag=PIPELINE_TAG,
+        tags=_tags(["capsule-routing", "hf_capsule_mt", model_type, *values.tags]),
+        # The Hub runs no code of a repository, so that it can only show what comes out.
+        widget=[{"text": source, "output": {"text": translation}} for source, translation in samples],
         datasets=None if values.dataset.id is None else [values.dataset.id],
         metrics=list(METRICS) if scores else None,
         model_name=repo_id.split("/")[-1],
-        eval_results=[_eval_result(score, metric, values) for score in scores for metric in INDEXED_METRICS] or None,
+        eval_results=[_eval_result(score, metric, values) for score in scores for metric in METRICS] or None,
     )
     fields = {
         "repo_id": repo_id,
+        "project": URL,
+        "code_license": CODE_LICENSE,
+        "install": " ".join(["pip install", *(f'"{requirement(package)}"' for package in (LIBRARY, "torch"))]),
         "revision": revision,
         "onnx": onnx,
         "source_language": languages[0] if languages else "source",
@@ -249,6 +269,8 @@ def render_card(
         "parameters": results["parameters"],
         "samples": samples,
         "scores": scores,
+        "metrics": METRICS,
+        "digits": DIGITS,
         "figure": figure,
         **_text_fields(values, results),
     }
@@ -262,7 +284,7 @@ def _text_fields(values: CardValues, results: dict[str, Any]) -> dict[str, Any]:
     said |= {"citations": values.citations, "results": results}
     if not is_recorded(results):
         names = ("recipe", "command", "arguments", "final_weights", "training_time", "versions")
-        return {**said, "signatures": [], "figure_text": _figure_text({}), **dict.fromkeys(names)}
+        return {**said, "signatures": "", "figure_text": _figure_text({}), **dict.fromkeys(names)}
     arguments = results["arguments"]
     return {
         **said,
@@ -275,6 +297,11 @@ def _text_fields(values: CardValues, results: dict[str, Any]) -> dict[str, Any]:
         "training_time": _training_time(results),
         "versions": ", ".join(f"{package} {version}" for package, version in results["versions"].items()),
     }
+
+
+def _tags(tags: Sequence[str]) -> list[str]:
+    """Each once, and without those that the Hub adds of its own from other fields."""
+    return [tag for tag in dict.fromkeys(tags) if tag not in (PIPELINE_TAG, LIBRARY)]
 
 
 def is_recorded(results: dict[str, Any]) -> bool:
@@ -306,10 +333,13 @@ def check_card(card: ModelCard, scored: bool = True) -> None:
     wrong += [f"language {code!r} is not an ISO 639 code" for code in languages if not is_language(code)]
     if data.license not in LICENSES:
         wrong.append(f"license {data.license!r} is not known to the Hub" if data.license else "license is missing")
-    if data.library_name != "transformers":
-        wrong.append("library_name must be transformers")
-    if data.pipeline_tag != "translation":
-        wrong.append("pipeline_tag must be translation")
+    if data.library_name != LIBRARY:
+        wrong.append(f"library_name must be {LIBRARY}")
+    if data.pipeline_tag != PIPELINE_TAG:
+        wrong.append(f"pipeline_tag must be {PIPELINE_TAG}")
+    tags = list(data.tags or [])
+    wrong += [f"the tag {tag} is there twice" for tag in dict.fromkeys(tags) if tag not in _tags(tags)]
+    wrong += [f"the tag {tag} is there twice" for tag in _tags(tags) if tags.count(tag) > 1]
     for key, names in (("base_model", data.base_model), ("datasets", data.datasets)):
         for name in [names] if isinstance(names, str) else names or []:
             if not is_repo_id(name):
@@ -480,7 +510,7 @@ def _eval_result(score: dict[str, Any], metric: str, values: CardValues) -> Eval
         dataset_split=score["split"],
         metric_type=metric,
         metric_name=f"{METRICS[metric]} ({score['decoding']})",
-        metric_value=score[metric],
+        metric_value=round(score[metric], DIGITS[metric]),
         metric_args={
             "signature": score["signatures"][metric],
             "num_beams": score["beams"],
@@ -489,10 +519,10 @@ def _eval_result(score: dict[str, Any], metric: str, values: CardValues) -> Eval
     )
 
 
-def _signatures(scores: Sequence[dict[str, Any]]) -> list[tuple[str, str]]:
-    """Name and signature of each metric; a metric that was used in two ways is there twice."""
-    pairs = [(name, score["signatures"][metric]) for metric, name in METRICS.items() for score in scores]
-    return list(dict.fromkeys(pairs))
+def _signatures(scores: Sequence[dict[str, Any]]) -> str:
+    """A line for each metric, with its name and signature; a metric that was used in two ways has two."""
+    lines = [f"{name:4} {score['signatures'][metric]}" for metric, name in METRICS.items() for score in scores]
+    return "\n".join(dict.fromkeys(without_breaks(line) for line in lines))
 
 
 def _figure_text(arguments: dict[str, Any]) -> str:

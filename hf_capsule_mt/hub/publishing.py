@@ -55,6 +55,7 @@ from .cards import (
 )
 from .conversion import empty_folder
 from .export import export
+from .license_file import LICENSE, license_text
 from .starter import TO_CHECK, VALUES, starter_values, write_starter
 
 PROGRAM = "hf-capsule-mt publish"
@@ -126,6 +127,7 @@ def prepare(
     record = record or {"parameters": model.num_parameters()}
     card = render_card(repo_id, values, record, model.config.model_type, samples, figure, revision=revision, onnx=onnx)
     card.save(output / CARD)
+    write_whole(output / LICENSE, license_text(values.license, values.license_name, values.license_link))
     return output
 
 

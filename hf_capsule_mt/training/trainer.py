@@ -400,7 +400,7 @@ class CapsuleSeq2SeqTrainer(Seq2SeqTrainer):
         dataset_args: str | list[str] | None = None,
     ) -> None:
         """
-        Write this project's model card, see `hub.cards`, as README.md; `push_to_hub` uploads it.
+        Write this project's model card, see `hub.cards`, as README.md, and LICENSE; `push_to_hub` uploads them.
 
         What it says comes from results.json and card.yaml of the output folder, as far as they are there.
 
@@ -421,6 +421,7 @@ class CapsuleSeq2SeqTrainer(Seq2SeqTrainer):
             return
         if not self.is_world_process_zero():
             return
+        from ..hub.license_file import LICENSE, license_text
         from ..hub.publishing import trainer_card
 
         said: dict[str, Any] = {"license": license, "base_model": finetuned_from}
@@ -439,6 +440,9 @@ class CapsuleSeq2SeqTrainer(Seq2SeqTrainer):
             **{key: value for key, value in said.items() if value is not None},
         )
         write_whole(Path(self.args.output_dir) / "README.md", str(card))
+        named: Any = card.data
+        text = license_text(named.license, named.get("license_name"), named.get("license_link"))
+        write_whole(Path(self.args.output_dir) / LICENSE, text)
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         """
@@ -492,7 +496,7 @@ class CapsuleSeq2SeqTrainer(Seq2SeqTrainer):
 
 def _is_of_the_model(path: Path) -> bool:
     """Whether who uses the model needs a file of the output folder: weights, configurations, code, tokenizer, card."""
-    return path.name == "README.md" or (path.suffix in UPLOADED and path.name != RESULTS)
+    return path.name in ("README.md", "LICENSE") or (path.suffix in UPLOADED and path.name != RESULTS)
 
 
 def _updater(bar: tqdm) -> Callable[[int, int], None]:

@@ -14,11 +14,11 @@ from hf_capsule_mt.analysis.aligned_text import (
     joined,
     pairs_by_aligner,
     pairs_by_hand,
-    read_alignments,
     words_of,
 )
+from hf_capsule_mt.analysis.alignment_files import TARGET_FIRST, WordAlignment, read_alignments
 from hf_capsule_mt.analysis.past_future import gold_translated, past_future_probe
-from hf_capsule_mt.analysis.probe_intervals import _Area, bootstrap_intervals
+from hf_capsule_mt.analysis.probe_intervals import RocArea, bootstrap_intervals
 from hf_capsule_mt.data.grammar import generate_corpus, write_corpus
 from hf_capsule_mt.data.tokenizer import train_tokenizer
 
@@ -39,18 +39,9 @@ def gold(tmp_path):
     return path
 
 
-def test_links_are_read_in_either_order(gold):
-    first, second = read_alignments(gold, target_first=True)
-    assert first == ((0, 0), (1, 1), (2, 2), (3, 3), (4, 4), (4, 5), (5, 6))
-    # word 4 of the source has possible links alone
-    assert second == ((0, 0), (0, 2), (2, 4))
-    assert read_alignments(gold)[1] == ((0, 0), (4, 2))
-
-
-def test_a_line_that_is_no_alignment_is_named(gold):
-    gold.write_text("0-0\n1-1 2:3\n")
-    with pytest.raises(ValueError, match=r"gold, line 2: '2:3' is no link such as 3-4"):
-        read_alignments(gold)
+def read_gold(path):
+    lengths = [(len(ours.split()), len(theirs.split())) for ours, theirs in zip(ENGLISH, GERMAN, strict=True)]
+    return read_alignments(path, lengths, order=TARGET_FIRST).alignments
 
 
 def test_tokenised_text_becomes_what_a_model_reads(gold):
@@ -58,7 +49,9 @@ def test_tokenised_text_becomes_what_a_model_reads(gold):
         ["Dear Mr President, hello", "So I think", "We I"],
         ["Sehr geehrter Herr Präsident", "Eine Frage ohne Ende"],
     )
-    first, second = pairs_by_hand(ENGLISH, GERMAN, read_alignments(gold, target_first=True), **BY_HAND, cased=cased)
+    first, second = pairs_by_hand(ENGLISH, GERMAN, read_gold(gold), **BY_HAND, cased=cased)
+    # word 4 of the source has possible links alone
+    assert second.alignment == ((0, 0), (0, 2), (2, 4)) and second.unsure == (4,)
     assert first.source == "Mr President, I agree." and first.target == "Herr Präsident, ich stimme zu."
     assert second.source == "The second issue's end" and second.target == "Das Ende der zweiten Frage"
     assert first.source_tokens == ("Mr", "President", ",", "I", "agree", ".") and len(first.target_tokens) == 7
@@ -69,7 +62,9 @@ def test_tokenised_text_becomes_what_a_model_reads(gold):
 
 
 def test_text_with_capitals_keeps_its_own():
-    (pair,) = pairs_by_hand(["A NATO word"], ["Ein Wort"], [((0, 0),)], **BY_HAND, cased=(["the nato"], ["x"]))
+    (pair,) = pairs_by_hand(
+        ["A NATO word"], ["Ein Wort"], [WordAlignment(((0, 0),))], **BY_HAND, cased=(["the nato"], ["x"])
+    )
     assert pair.source == "A NATO word"
 
 
@@ -79,23 +74,6 @@ def test_what_the_detokenizer_would_change_stays_between_spaces():
     end = 0
     for word in words:
         end = text.index(word, end) + len(word)
-
-
-@pytest.mark.parametrize(
-    ("german", "links", "message"),
-    [
-        (GERMAN[:1], ["0-0", "0-0"], "must have as many lines, got 2 and 1 sentences and 2 alignments"),
-        (
-            GERMAN,
-            ["0-0", "4-5"],
-            "line 2: the alignment links words 4 and 5, counted from 0, but the sentences have 5",
-        ),
-    ],
-)
-def test_text_and_alignment_must_fit(gold, german, links, message):
-    gold.write_text("".join(f"{line}\n" for line in links))
-    with pytest.raises(ValueError, match=message):
-        pairs_by_hand(ENGLISH, german, read_alignments(gold), **BY_HAND)
 
 
 def test_aligner_finds_the_words_of_raw_text():
@@ -117,7 +95,7 @@ def test_areas_of_weighted_decisions_are_those_of_sklearn():
     generator = np.random.default_rng(5)
     scores = generator.integers(0, 7, 300) / 7
     gold = (generator.random(300) < 0.4).astype(float)
-    area = _Area(scores, gold)
+    area = RocArea(scores, gold)
     for _ in range(3):
         weights = generator.integers(0, 4, 300).astype(float)
         assert area(weights) == pytest.approx(roc_auc_score(gold, scores, sample_weight=weights))
@@ -217,9 +195,14 @@ def test_runs_are_probed_on_text_that_an_aligner_aligns(run_folder, tmp_path, ca
         ([], "was not trained on the grammar corpus: give --text"),
         (["--target_first"], "--alignment and --target_first are of --text"),
         (["--text", "nothing"], "there is no file nothing.en"),
+        (["--text", "HAND", "--alignment", "HAND.gold"], "hand.gold, line "),
+        (["--text", "SHORT"], "short.* have 1 and 0 lines, but are translations"),
     ],
 )
 def test_mistakes_are_one_line(run_folder, tmp_path, capsys, options, message):
+    (tmp_path / "short.en").write_text("a\n")
+    (tmp_path / "short.de").write_text("")
+    options = [o.replace("HAND", str(run_folder / "hand")).replace("SHORT", str(tmp_path / "short")) for o in options]
     assert benchmark.main([str(run_folder / "full"), *options, "--output", str(tmp_path / "o.json")]) == 2
     error = capsys.readouterr().err
     assert message in error and error.count("\n") == 1

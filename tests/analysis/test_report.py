@@ -10,6 +10,7 @@ from transformers import AutoModelForSeq2SeqLM
 from hf_capsule_mt.__main__ import main
 from hf_capsule_mt.analysis import report as module
 from hf_capsule_mt.analysis import report_command
+from hf_capsule_mt.analysis.aligned_text import AlignmentFile
 from hf_capsule_mt.analysis.report import (
     Options,
     choose_examples,
@@ -129,10 +130,11 @@ def test_gold_alignments_take_the_aligners_place(checkpoints, files, tmp_path, c
     assert command([checkpoints["plain"]], files, tmp_path / "report", *more) == 0
     report = json.loads((tmp_path / "report" / "report.json").read_text(encoding="utf-8"))
     assert report["systems"][0]["adequacy"]["covered_by_reference"] == len(SOURCES)
+    assert "no system has PAST and FUTURE; the alignments serve adequacy alone" in capsys.readouterr().err
     for text, message in (
         ("0-0\n", "has 1 lines, but there are 6 sentences"),
-        ("0:0\n" * 6, "is no alignment"),
-        ("9-0\n" * 6, "4 source words"),
+        ("0:0\n" * 6, "gold.align, line 1: '0:0' is no alignment"),
+        ("0-0\n9-0\n" * 3, "gold.align, line 2: 9-0 links word 9 of the source, counted from 0, which has"),
     ):
         gold.write_text(text, encoding="utf-8")
         assert command([checkpoints["plain"]], files, tmp_path / "other", *more) == 2
@@ -281,9 +283,9 @@ class TestHostileLines:
     def test_pairs_stay_pairs(self, hostile, tmp_path):
         gold = tmp_path / "gold"
         gold.write_bytes(b"\xef\xbb\xbf0-0\r\n" + b"\n" * (len(HOSTILE) - 1))
-        test_set = load_test_set(*hostile, alignment=gold)
+        test_set = load_test_set(*hostile, alignments=AlignmentFile(gold))
         assert test_set.sources == test_set.references == HOSTILE
-        assert test_set.alignments == [{(0, 0)}, *[set()] * (len(HOSTILE) - 1)]
+        assert [pair.alignment for pair in test_set.aligned.pairs] == [((0, 0),), *[()] * (len(HOSTILE) - 1)]
 
     @pytest.mark.parametrize("aligned", [False, True], ids=["aligner", "gold"])
     def test_a_report_of_them(self, checkpoints, hostile, tmp_path, capsys, aligned):

@@ -22,6 +22,8 @@ from hf_capsule_mt.hub.cards import (
     render_card,
     values_names,
 )
+from hf_capsule_mt.hub.license_file import LICENSES, license_text
+from hf_capsule_mt.project import URL, requirement
 
 ROOT = Path(__file__).parent.parent.parent
 RESULTS = {
@@ -122,9 +124,14 @@ class TestPublishedSystems:
         data = ModelCard(str(card)).data
         assert data.language == ["en", "de"] and data.license == values.license
         assert (data.library_name, data.pipeline_tag) == ("transformers", "translation")
-        assert {"translation", "capsule-routing", RESULTS[name][0], *values.tags} <= set(data.tags)
+        assert {"capsule-routing", RESULTS[name][0], *values.tags} <= set(data.tags)
+        # the Hub makes tags of these fields, too
+        tags = [*data.tags, data.pipeline_tag, data.library_name]
+        assert len(tags) == len(set(tags))
+        assert [entry["text"] for entry in data.widget] == values.samples
+        assert all(entry["output"]["text"].startswith("Übersetzung") for entry in data.widget)
         assert data.datasets == (None if name.startswith("grammar") else ["bentrevett/multi30k"])
-        assert {"bleu", "chrf"} <= set(data.metrics)
+        assert data.metrics == ["bleu", "chrf", "ter"]
         assert data.base_model is None
 
     def test_model_index_is_what_was_recorded(self, name):
@@ -137,16 +144,16 @@ class TestPublishedSystems:
             for result in ModelCard(str(card)).data.eval_results
         }
         assert found == {
-            (metric, score["split"], score["beams"]): (score[metric], score["signatures"][metric])
+            (metric, score["split"], score["beams"]): (round(score[metric], 1), score["signatures"][metric])
             for score in results["scores"]
-            for metric in ("bleu", "chrf")
+            for metric in ("bleu", "chrf", "ter")
         }
 
     def test_text(self, name):
         values, results, card = rendered(name, "agreements.png")
         text = card.text
-        rows = re.findall(r"\| (.+) \| ([\d,]+) \| (greedy|beam 5) \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \|", text)
-        assert [tuple(map(float, row[3:])) for row in rows] == [
+        rows = re.findall(r"\| (.+) \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \| (greedy|beam 5) \| ([\d,]+) \|", text)
+        assert [tuple(map(float, row[1:4])) for row in rows] == [
             tuple(round(score[metric], 1) for metric in ("bleu", "chrf", "ter")) for score in results["scores"]
         ]
         if name.startswith("multi30k"):
@@ -155,11 +162,16 @@ class TestPublishedSystems:
             results["command"],
             results["recipe"],
             f"{results['steps']:,} updates",
-            f"{results['parameters']:,} parameters",
+            f"**Parameters:** {results['parameters']:,}",
             f"seed {results['seed']}",
-            *(f"`{signature}`" for signature in results["scores"][0]["signatures"].values()),
+            *(f" {signature}\n" for signature in results["scores"][0]["signatures"].values()),
             *(f"{sentence} | Übersetzung von" for sentence in values.samples),
             *(citation["bibtex"] for citation in values.citations),
+            *(f"[{citation['reference']}]({citation['url']})" for citation in values.citations),
+            f"[hf_capsule_mt]({URL})",
+            'pip install "transformers<',
+            "pip install hf_capsule_mt",
+            "[`LICENSE`](LICENSE)",
             *values.limitations,
             f"{values.samples[0]}](agreements.png)",
             "(translations)",
@@ -233,10 +245,17 @@ class TestRender:
             values=dict(base_model="user/parent", tags=["mine"], papers=None), revision="v1.0", figure="agreements.png"
         )
         assert card.data.base_model == "user/parent" and "mine" in card.data.tags
-        assert 'revision = "user/name", "v1.0"' in card.text and "`user/parent`" in card.text
-        assert "bibtex" not in card.text and "The paper" not in card.text
+        assert 'revision="v1.0"' in card.text and "[user/parent](https://huggingface.co/user/parent)" in card.text
+        assert "bibtex" not in card.text and "It follows" not in card.text
         assert card.data.eval_results[0].dataset_type == "my-corpus" and card.data.datasets is None
         check_card(card)
+
+    def test_a_licence_of_its_own(self, render):
+        own = dict(license_name="My licence", license_link="https://my.example/licence")
+        card = render(values=dict(license="other", **own))
+        check_card(card)
+        assert {key: card.data.get(key) for key in own} == own and "licensed under My licence, the code" in card.text
+        assert "My licence\n(other)\nhttps://my.example/licence\n" in license_text("other", *own.values())
 
     def test_paths_of_the_machine_are_left_out(self, render, results):
         results["arguments"] |= dict(data_dir="/home/me/data", train_file="~/corpora/train", output_dir="/tmp/run")
@@ -316,6 +335,12 @@ class TestLoadValues:
             (dict(dataset=dict(name="x", terms="y", term="z")), r"dataset: unknown key term; there are: name, terms"),
             (dict(dataset="Multi30k"), "dataset must have the keys name, terms, id, config"),
             (dict(license="Apache-2.0"), "license must be one of apache-2.0, mit.*'Apache-2.0'"),
+            (dict(license_name="Mine"), "license_name are for license: other, got license: mit"),
+            (
+                dict(license="other", license_link="java script:x"),
+                "license_link: 'java script:x' cannot be",
+            ),
+            (dict(license="other", license_name=3), "license_name must be a text, got 3"),
             (dict(samples="A dog."), "samples must be a list of texts"),
             (dict(samples=[]), "samples must not be empty"),
             (dict(limitations=[3]), "limitations must be a list of texts"),
@@ -374,6 +399,8 @@ class TestCheckCard:
         [
             (lambda card: setattr(card.data, "language", ["en", "gm"]), "'gm' is not an ISO 639 code"),
             (lambda card: setattr(card.data, "license", None), "license is missing"),
+            (lambda card: card.data.tags.append("capsule-routing"), "the tag capsule-routing is there twice"),
+            (lambda card: card.data.tags.append("translation"), "the tag translation is there twice"),
             (
                 lambda card: card.data.eval_results[0].metric_args.pop("signature"),
                 r"BLEU \(greedy\) on .* no signature",
@@ -382,7 +409,7 @@ class TestCheckCard:
             (lambda card: setattr(card, "text", card.text + '\nmodel="/home/me/run"'), "/home/me/run is a path"),
             (lambda card: setattr(card.data, "tags", [float("nan")]), "not the same after"),
         ],
-        ids=["language", "licence", "signature", "template", "path", "round trip"],
+        ids=["language", "licence", "tag", "tag of another field", "signature", "template", "path", "round trip"],
     )
     def test_one_mistake(self, change, message, render):
         card = render()
@@ -390,3 +417,23 @@ class TestCheckCard:
         change(card)
         with pytest.raises(ValueError, match=message):
             check_card(card)
+
+
+class TestLicense:
+    def test_the_codes_text_is_the_projects_own(self):
+        assert license_text("apache-2.0") == (ROOT / "LICENSE").read_text(encoding="utf-8")
+
+    @pytest.mark.parametrize("license", LICENSES)
+    def test_it_says_what_the_card_says(self, license):
+        text, apache = license_text(license), license_text("apache-2.0")
+        assert text.endswith(apache)
+        if license in ("other", "unknown"):
+            assert "ask their publisher" in text
+        elif license != "apache-2.0":
+            name, address = LICENSES[license]
+            assert f"{name}\n({license})\n{address}" in text and address.startswith("https://")
+
+
+def test_what_to_install_is_what_the_project_declares():
+    assert re.fullmatch(r"transformers<\d+,>=[\d.]+", requirement("transformers"))
+    assert requirement("matplotlib") == "matplotlib" and requirement("no-such-package") == "no-such-package"

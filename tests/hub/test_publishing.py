@@ -3,6 +3,8 @@
 import json
 import re
 import shutil
+import sys
+from types import SimpleNamespace
 
 import pytest
 from huggingface_hub import ModelCard
@@ -13,8 +15,10 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 from hf_capsule_mt.__main__ import main
 from hf_capsule_mt.hub import publishing
 from hf_capsule_mt.hub.cards import load_values
+from hf_capsule_mt.hub.license_file import license_text
 from hf_capsule_mt.hub.publishing import check, check_files, prepare, upload
 from loopback import READER_TOKEN, run_python
+from tiny_models import capsule_config
 from tiny_translation import SOURCES, tiny_tokenizer
 
 NAME = "user/tiny"
@@ -41,15 +45,29 @@ def examples(card: str) -> dict[str, str]:
     return dict(re.findall(r"<!-- code: (\w+) -->\n```python\n(.*?)```", card, re.S))
 
 
-def test_the_folder_is_complete_and_nothing_else(folder, finished_run):
+def test_the_folder_is_complete_and_nothing_else(folder, finished_run, values_file):
     names = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
     code = {name for name in names if name.endswith(".py")}
     assert {"modeling_capsule_marian.py", "configuration_capsule_marian.py", "pipeline_translation.py"} <= code
     translations = {f"translations/{path.name}" for path in (finished_run / "translations").iterdir()}
-    assert names - code == DATA | translations | {"README.md", "results.json", "agreements.png"}
+    assert names - code == DATA | translations | {"README.md", "LICENSE", "results.json", "agreements.png"}
+    values = load_values(values_file)
+    assert (folder / "LICENSE").read_text(encoding="utf-8") == license_text(values.license)
+    assert f"license: {values.license}" in (folder / "README.md").read_text(encoding="utf-8")
     published, recorded = (json.loads((path / "results.json").read_text()) for path in (folder, finished_run))
     assert published == recorded
     check(folder, SOURCES[:2])
+
+
+def test_without_matplotlib_the_card_has_no_picture(tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    model = SimpleNamespace(config=capsule_config(aggregation="em_routing"))
+    assert publishing._draw(model, tiny_tokenizer(), SOURCES[0], tmp_path / "agreements.png") is None
+    assert capsys.readouterr().err == (
+        'hf-capsule-mt publish: the card has no agreement figure: figures need matplotlib: pip install "hf_capsule_mt['
+        'plots]"\n'
+    )
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_dry_run_writes_and_checks_but_uploads_nothing(finished_run, values_file, hub, tmp_path, capsys, monkeypatch):

@@ -7,6 +7,7 @@ import pytest
 from huggingface_hub import ModelCard, constants
 
 from hf_capsule_mt.__main__ import main
+from hf_capsule_mt.hub.license_file import license_text
 from hf_capsule_mt.training.arguments import parse_arguments
 from hf_capsule_mt.training.run import build_trainer
 from hf_capsule_mt.training.setup import prepare
@@ -30,7 +31,8 @@ def check_uploaded(repo, tmp_path) -> None:
     """Weights, code, tokenizer and card are there, and nothing else of the output folder."""
     files = set(repo.head.files) - {".gitattributes"}
     assert {"model.safetensors", "config.json", "tokenizer.json", "modeling_capsule_marian.py", "README.md"} <= files
-    assert {name.rpartition(".")[-1] for name in files} == SUFFIXES and not any("/" in name for name in files)
+    assert "LICENSE" in files and not any("/" in name for name in files)
+    assert {name.rpartition(".")[-1] for name in files - {"LICENSE"}} == SUFFIXES
     assert "results.json" not in files and (tmp_path / "run" / "training_args.bin").is_file()
     assert not any(content.startswith((b"\x80", b"PK")) for content in repo.head.files.values())
 
@@ -44,6 +46,7 @@ def test_the_trainer_uploads_the_model_with_code_and_card(hub, tmp_path, monkeyp
     assert repo.private and repo.head.message == "Mine" and commit.oid == repo.head.sha
     check_uploaded(repo, tmp_path)
     card = ModelCard(repo.head.files["README.md"].decode())
+    assert repo.head.files["LICENSE"].decode() == license_text("mit")
     assert card.data.license == "mit" and "capsule-routing" in card.data.tags
     assert "user/run" in card.text and "is not known" in card.text
     printed = run_python(
