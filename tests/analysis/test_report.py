@@ -12,7 +12,6 @@ from hf_capsule_mt.analysis import report as module
 from hf_capsule_mt.analysis import report_command
 from hf_capsule_mt.analysis.report import (
     Options,
-    choose_examples,
     describe,
     load_test_set,
     make_report,
@@ -199,16 +198,9 @@ def test_descriptions(config, expected):
     assert describe(config) == expected
 
 
-def test_examples_are_spread_over_the_lengths():
-    sources = [" ".join(["w"] * length) for length in range(1, 101)]
-    chosen = choose_examples(sources, sources, 3)
-    assert [len(sources[position].split()) for position in chosen] == [16, 46, 76]
-    assert choose_examples(["a b", "", "c"], ["x", "y", " "], 5) == [0]
-
-
 def test_the_table_marks_what_differs_from_the_baseline():
     scores = {"bleu": 30.0, "chrf": 50.0, "ter": 70.0, "signatures": {"bleu": "nrefs:1"}}
-    tests = {key: {"randomization_p": p} for key, p in (("bleu", 0.001), ("chrf", 0.03), ("ter", 0.6))}
+    tests = {key: {"p": p / 2, "p_holm": p, "test": "approximate randomisation"} for key, p in (("bleu", 0.001), ("chrf", 0.03), ("ter", 0.6))}
     report = {
         "systems": [{"name": name, "scores": scores, "parameters": 2_500_000} for name in ("base", "new")],
         "comparison": {"baseline": "base", "systems": {"new": tests}},
