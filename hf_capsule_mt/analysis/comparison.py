@@ -26,7 +26,7 @@ from ..studies.statistics import compare_systems as compare_runs
 
 SCORES = tuple(SCORERS)
 RANDOMIZATION = "approximate randomisation"
-TWO_LEVELS = "over seeds and sentences together"
+TWO_LEVELS = "test over seeds and sentences together"
 DRAWS, SEED = 1000, 12345
 # sentences of each direction that are named
 NUM_DIFFERENT = 5
@@ -108,14 +108,17 @@ def compare_systems(
 def paired_runs(
     baseline: str, name: str, systems: Mapping[str, Sequence[Any]], seeds: Seeds | None
 ) -> tuple[list[int], list[int]]:
-    """The positions of the runs of two systems that belong together: by seed if they have some in common."""
+    """
+    The positions of the runs of two systems that belong together: by seed if each run of the one with fewer has its
+    seed in the other, otherwise in the given order.
+    """
     known = seeds or {}
     theirs, ours = list(known.get(baseline, ())), list(known.get(name, ()))
     both = [seed for seed in theirs if seed is not None and seed in ours]
-    if both and len(set(theirs)) == len(theirs) and len(set(ours)) == len(ours):
+    count = min(len(systems[baseline]), len(systems[name]))
+    if len(both) == count and len(set(theirs)) == len(theirs) and len(set(ours)) == len(ours):
         return [theirs.index(seed) for seed in both], [ours.index(seed) for seed in both]
-    count = list(range(min(len(systems[baseline]), len(systems[name]))))
-    return count, count
+    return list(range(count)), list(range(count))
 
 
 def _over_seeds(
