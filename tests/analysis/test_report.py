@@ -200,7 +200,10 @@ def test_descriptions(config, expected):
 
 def test_the_table_marks_what_differs_from_the_baseline():
     scores = {"bleu": 30.0, "chrf": 50.0, "ter": 70.0, "signatures": {"bleu": "nrefs:1"}}
-    tests = {key: {"p": p / 2, "p_holm": p, "test": "approximate randomisation"} for key, p in (("bleu", 0.001), ("chrf", 0.03), ("ter", 0.6))}
+    tests = {
+        key: {"p": p / 2, "p_holm": p, "test": "approximate randomisation"}
+        for key, p in (("bleu", 0.001), ("chrf", 0.03), ("ter", 0.6))
+    }
     report = {
         "systems": [{"name": name, "scores": scores, "parameters": 2_500_000} for name in ("base", "new")],
         "comparison": {"baseline": "base", "systems": {"new": tests}},
