@@ -94,9 +94,8 @@ class TestSentences:
         assert (first["source"], first["baseline"], first["system"]) == ("b", "one two", "one two three four")
 
     def test_equal_differences_are_in_the_order_of_the_file(self):
-        found = sentence_differences(worse(4), worse(0), SOURCES, [REFERENCES[0]] * 21)
-        again = sentence_differences(worse(4), worse(0), SOURCES, [REFERENCES[0]] * 21)
-        assert found == again
+        found = sentence_differences(["x"] * 9, ["one two"] * 9, list("abcdefghi"), ["one two"] * 9, count=4)
+        assert [entry["position"] for entry in found["most_different"]] == [0, 1, 2, 3]
 
     def test_a_system_without_output_loses_everywhere(self):
         empty = compare_systems({"base": [worse(0)], "mute": [[""] * 21]}, SOURCES, REFERENCES)["systems"]["mute"]
