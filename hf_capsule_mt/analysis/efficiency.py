@@ -6,6 +6,7 @@ sentence by sentence, in one process, and every time has its spread.
 
 from __future__ import annotations
 
+import random
 import statistics
 import time
 import warnings
@@ -132,8 +133,8 @@ def efficiency(
 
     Decoding is greedy, one sentence at a time, and as long as the reference, so that every model does the same work
     whatever its weights; training is forward and backward of one batch, without the optimizer's update. In each of
-    REPEATS rounds every model decodes every sentence, models taking turns sentence by sentence, another one first from
-    round to round. Systems with the same parent share it.
+    REPEATS rounds every model decodes every sentence, models taking turns sentence by sentence in orders that are
+    drawn. Systems with the same parent share it.
 
     Args:
         systems: model and tokenizer by name.
@@ -160,14 +161,15 @@ def efficiency(
         _training_step(entry.model, entry.batch)
     decoding: list[list[float]] = [[] for _ in measured]
     training: list[list[float]] = [[] for _ in measured]
+    # who follows whom matters to caches
+    order = random.Random(0)
     for round_ in range(REPEATS):
-        turns = [(turn + round_) % len(measured) for turn in range(len(measured))]
         totals = [0.0] * len(measured)
         for sentence in range(len(pairs)):
-            for turn in turns:
+            for turn in order.sample(range(len(measured)), len(measured)):
                 entry = measured[turn]
                 totals[turn] += _milliseconds(partial(_decode, entry.model, *entry.inputs[sentence]))
-        for turn in turns:
+        for turn in order.sample(range(len(measured)), len(measured)):
             decoding[turn].append(totals[turn] / len(pairs))
             entry = measured[turn]
             training[turn].append(_milliseconds(partial(_training_step, entry.model, entry.batch)))
