@@ -155,26 +155,7 @@ def efficiency(
     if not pairs:
         raise ValueError("the efficiency of a model is measured on sentences, and there are none")
     measured = _with_parents(systems, pairs)
-    # the first call of a model takes longer
-    for entry in measured:
-        _decode(entry.model, *entry.inputs[0])
-        _training_step(entry.model, entry.batch)
-    decoding: list[list[float]] = [[] for _ in measured]
-    training: list[list[float]] = [[] for _ in measured]
-    # who follows whom matters to caches
-    order = random.Random(0)
-    for round_ in range(REPEATS):
-        totals = [0.0] * len(measured)
-        for sentence in range(len(pairs)):
-            for turn in order.sample(range(len(measured)), len(measured)):
-                entry = measured[turn]
-                totals[turn] += _milliseconds(partial(_decode, entry.model, *entry.inputs[sentence]))
-        for turn in order.sample(range(len(measured)), len(measured)):
-            decoding[turn].append(totals[turn] / len(pairs))
-            entry = measured[turn]
-            training[turn].append(_milliseconds(partial(_training_step, entry.model, entry.batch)))
-        if progress is not None:
-            progress(round_ + 1, REPEATS)
+    decoding, training = _take_turns(measured, len(pairs), progress)
     found: dict[str, dict[str, Any]] = {
         name: {"threads": torch.get_num_threads(), "sentences": len(pairs), "repeats": REPEATS, "quartiles": {}}
         for name in systems
@@ -194,6 +175,33 @@ def efficiency(
                 own, other = times[name, ""][position], times[name, "parent_"][position]
                 _put(found[name], key, [ours / theirs for ours, theirs in zip(own, other, strict=True)])
     return found
+
+
+def _take_turns(
+    measured: Sequence[_Measured], sentences: int, progress: Callable[[int, int], None] | None
+) -> tuple[list[list[float]], list[list[float]]]:
+    """Milliseconds per sentence of decoding and per batch of training: of each model those of the rounds."""
+    # the first call of a model takes longer
+    for entry in measured:
+        _decode(entry.model, *entry.inputs[0])
+        _training_step(entry.model, entry.batch)
+    decoding: list[list[float]] = [[] for _ in measured]
+    training: list[list[float]] = [[] for _ in measured]
+    # who follows whom matters to caches
+    order = random.Random(0)
+    for round_ in range(REPEATS):
+        totals = [0.0] * len(measured)
+        for sentence in range(sentences):
+            for turn in order.sample(range(len(measured)), len(measured)):
+                entry = measured[turn]
+                totals[turn] += _milliseconds(partial(_decode, entry.model, *entry.inputs[sentence]))
+        for turn in order.sample(range(len(measured)), len(measured)):
+            decoding[turn].append(totals[turn] / sentences)
+            entry = measured[turn]
+            training[turn].append(_milliseconds(partial(_training_step, entry.model, entry.batch)))
+        if progress is not None:
+            progress(round_ + 1, REPEATS)
+    return decoding, training
 
 
 def _with_parents(

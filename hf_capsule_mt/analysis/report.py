@@ -285,15 +285,7 @@ def make_report(
         systems.append(_joined(name, parts))
         runs[name] = [part["translations"] for part in parts]
     translations = {name: texts[0] for name, texts in runs.items()}
-    report: dict[str, Any] = {
-        "title": f"{' and '.join(checkpoints) if len(checkpoints) < 3 else f'{len(checkpoints)} systems'}"
-        f" on {test_set.source}",
-        "created_with": f"hf_capsule_mt {__version__}",
-        "date": datetime.now(timezone.utc).date().isoformat(),
-        "test_set": test_set.describe(),
-        "decoding": {"num_beams": options.num_beams, "length_penalty": options.length_penalty},
-        "systems": systems,
-    }
+    report = _described(systems, test_set, options)
     if find_spec("systran_align") is not None:
         with stage("word alignments"):
             adequacy = _adequacy(test_set, translations)
@@ -307,15 +299,7 @@ def make_report(
             system["efficiency"] = speeds[system["name"]]
         report["speed_warnings"] = speed_warnings(systems)
     if len(systems) > 1:
-        with stage("significance tests") as progress:
-            report["comparison"] = compare_systems(
-                runs,
-                test_set.sources,
-                test_set.references,
-                seeds={system["name"]: [run.get("seed") for run in system["runs"]] for system in systems},
-                target_lang=test_set.target_lang,
-                progress=progress,
-            )
+        report["comparison"] = _compared(systems, runs, test_set, stage)
     table = systems_table(report)
     report["table"] = {"markdown": table.to_markdown(), "latex": table.to_latex()}
     report["translations"] = {
@@ -324,6 +308,37 @@ def make_report(
         for number, texts in enumerate(of_runs, 1)
     }
     return report
+
+
+def _described(systems: list[dict[str, Any]], test_set: TestSet, options: Options) -> dict[str, Any]:
+    """The systems, and what they were made to translate."""
+    names = [system["name"] for system in systems]
+    return {
+        "title": f"{' and '.join(names) if len(names) < 3 else f'{len(names)} systems'} on {test_set.source}",
+        "created_with": f"hf_capsule_mt {__version__}",
+        "date": datetime.now(timezone.utc).date().isoformat(),
+        "test_set": test_set.describe(),
+        "decoding": {"num_beams": options.num_beams, "length_penalty": options.length_penalty},
+        "systems": systems,
+    }
+
+
+def _compared(
+    systems: Sequence[dict[str, Any]],
+    runs: Mapping[str, Sequence[Sequence[str]]],
+    test_set: TestSet,
+    stage: Callable[[str], Any],
+) -> dict[str, Any]:
+    seeds = {system["name"]: [run.get("seed") for run in system["runs"]] for system in systems}
+    with stage("significance tests") as progress:
+        return compare_systems(
+            runs,
+            test_set.sources,
+            test_set.references,
+            seeds=seeds,
+            target_lang=test_set.target_lang,
+            progress=progress,
+        )
 
 
 def _part_of_run(
