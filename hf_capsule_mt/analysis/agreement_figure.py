@@ -283,17 +283,46 @@ def _draw_guided(row: SubFigure, assignment: np.ndarray, source: list[str], targ
     """PAST and FUTURE beside each other: source x target, from [T, S, G]."""
     panels = row.subplots(1, 2, sharey=True)
     for group, (panel, name) in enumerate(zip(panels, ("PAST (translated)", "FUTURE (untranslated)"), strict=True)):
-        image = probability_map(panel, assignment[:, :, group].T)
+        image, middle = group_map(panel, assignment[:, :, group].T, assignment)
         panel.set_title(name, fontsize=9)
         panel.set_xlabel("at the step that produced this token", fontsize=8)
         label_tokens(panel.xaxis, target, rotation=90)
         label_tokens(panel.yaxis, source)
-    colour_bar(row, image, list(panels))
+    group_bar(row, image, list(panels), middle)
     row.suptitle("Guided routing: probability that a source word is in the group", fontsize=10)
 
 
 def probability_map(panel: Axes, values: np.ndarray) -> Any:
     return panel.imshow(values, aspect="auto", cmap="viridis", vmin=0, vmax=1, interpolation="nearest")
+
+
+def group_map(panel: Axes, values: np.ndarray, assignment: np.ndarray) -> tuple[Any, float]:
+    """
+    Probabilities of a group on a scale whose white middle is what an undecided model gives.
+
+    Args:
+        values: what is drawn, [rows, columns].
+        assignment: all of it, [T, S, G]: its groups share each word (the middle is 1/G), or its words each group's
+            attention (1/S).
+
+    Returns:
+        The image and its middle.
+    """
+    from matplotlib.colors import TwoSlopeNorm
+
+    _, words, groups = assignment.shape
+    shared = bool(np.allclose(assignment.sum(axis=-1), 1, atol=0.02))
+    middle = 1 / groups if shared else 1 / max(2, words)
+    norm = TwoSlopeNorm(middle, 0, 1)
+    return panel.imshow(values, aspect="auto", cmap="RdBu_r", norm=norm, interpolation="nearest"), middle
+
+
+def group_bar(row: Figure | SubFigure, image: Any, panels: list[Axes], middle: float) -> None:
+    """The scale of `group_map`."""
+    bar = row.colorbar(image, ax=panels, pad=0.01, ticks=[0, middle, 1])
+    bar.ax.set_yticklabels(["0", f"{middle:.2f}, uniform", "1"])
+    bar.ax.tick_params(labelsize=8)
+    bar.set_label("probability", fontsize=8)
 
 
 def colour_bar(row: SubFigure, image: Any, panels: list[Axes]) -> None:

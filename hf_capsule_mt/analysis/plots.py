@@ -15,14 +15,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from . import captions
 from .agreement_figure import (
     DPI,
     available_fonts,
     check_matplotlib,
-    colour_bar,
     draw_layer_maps,
+    group_bar,
+    group_map,
     label_tokens,
-    probability_map,
     save_figure,
 )
 from .alignment_part import alignment_figures
@@ -37,6 +38,8 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 MARKERS = "osD^vPX"
 LINES = ("-", "--", "-.", ":")
 GROUP_COLOURS = {"PAST": "#0072B2", "FUTURE": "#E69F00", "REDUNDANT": "#777777"}
+# of `guided_maps`: to be seen on dark red, dark blue and white
+FRAME = "#00A651"
 # inches
 WIDTH, HEIGHT = 6.4, 2.6
 LAYER, HEATMAP_MARGIN = 0.22, 0.55
@@ -113,17 +116,21 @@ def entropy_diversity(stacks: Mapping[str, Mapping[str, Any]]) -> Figure:
     return figure
 
 
-def length_buckets(systems: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure:
+def length_buckets(systems: Mapping[str, Sequence[Mapping[str, Any]]], unit: str = "words") -> Figure:
     """
-    BLEU and length of the translations in relation to the references' by source length, a line for each system.
+    BLEU and length of the translations in relation to the references' by source length, a line for each system, with
+    the number of sentences below each length.
 
     Args:
         systems: name -> its buckets as `buckets.by_source_length` gives them, with "low", "high" (None or infinite for
             the last), "sentences", "bleu" and "ratio"; in ascending order.
+        unit: of the lengths, "words" or "characters".
     """
     spans = sorted({_span(bucket) for buckets in systems.values() for bucket in buckets})
     positions = {span: index for index, span in enumerate(spans)}
-    figure = _figure(HEIGHT + 0.2 + 0.16 * ((len(systems) + 2) // 3))
+    counts = {_span(bucket): bucket["sentences"] for buckets in systems.values() for bucket in buckets}
+    labels = [f"{span_label(*span)}\n({counts[span]:,})" for span in spans]
+    figure = _figure(HEIGHT + 0.35 + 0.16 * ((len(systems) + 2) // 3))
     bleu, ratio = figure.subplots(1, 2)
     ratio.axhline(1, color="0.7", linewidth=0.8, zorder=0)
     for index, (name, buckets) in enumerate(systems.items()):
@@ -131,8 +138,8 @@ def length_buckets(systems: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure
         _line(bleu, index, x, [bucket["bleu"] for bucket in buckets], name)
         _line(ratio, index, x, [bucket["ratio"] for bucket in buckets], name)
     for panel, title in ((bleu, "BLEU"), (ratio, "length / reference length")):
-        _style(panel, "source length", title)
-        panel.set_xticks(range(len(spans)), [span_label(*span) for span in spans])
+        _style(panel, f"source length, {unit} (sentences)", title)
+        panel.set_xticks(range(len(spans)), labels)
     if len(systems) > 1:
         handles, names = bleu.get_legend_handles_labels()
         figure.legend(handles, names, loc="outside lower center", ncols=3, fontsize=8, frameon=False)
@@ -141,7 +148,7 @@ def length_buckets(systems: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure
 
 def guided_progress(statistics: Mapping[str, Any]) -> Figure:
     """
-    Mean probability of each group over the course of a translation (Zheng et al. 2019).
+    Mean probability of each group over the course of a translation (Zheng et al. 2019). Grey line: uniform, 1/G.
 
     Args:
         statistics: "groups", G names, and "by_progress", means by tenths of the target length, [10][G]; NaN or None
@@ -151,6 +158,8 @@ def guided_progress(statistics: Mapping[str, Any]) -> Figure:
     middles = (np.arange(len(progress)) + 0.5) / len(progress) * 100
     figure = _figure(HEIGHT, WIDTH * 0.75)
     panel = figure.subplots()
+    # what a model gives that is undecided
+    panel.axhline(1 / progress.shape[1], color="0.7", linewidth=0.8, zorder=0)
     for index, name in enumerate(statistics["groups"]):
         colour = GROUP_COLOURS.get(name, COLOURS[index % len(COLOURS)])
         _line(panel, index, middles, progress[:, index], name, colour)
@@ -206,7 +215,8 @@ def moves_to_past(assignment: Any, least_rise: float = LEAST_RISE) -> list[tuple
 def guided_maps(example: Mapping[str, Any], alignment: Sequence[tuple[int, int]] | None = None) -> Figure:
     """
     Assignment to PAST (left column) and FUTURE (right column) of the source words, one small heatmap for each target
-    word (Zheng et al. 2019, Figure 4). Red frames show the change between before and after a target word is produced.
+    word (Zheng et al. 2019, Figure 4), on a scale that is white at the uniform probability. Green frames show the
+    change between before and after a target word is produced.
 
     Args:
         example: "source_tokens" [S], "target_tokens" [T] and "guided", whose "assignment" is [T][S][G], the state
@@ -221,7 +231,7 @@ def guided_maps(example: Mapping[str, Any], alignment: Sequence[tuple[int, int]]
     frames = moves_to_past(assignment) if alignment is None else alignment
     starts = range(0, len(target), WORDS_PER_ROW)
     columns = min(len(target), WORDS_PER_ROW)
-    size = (1.8 + 3 * MAP_COLUMN * columns, len(starts) * (1.1 + TOKEN * len(source)))
+    size = (2.6 + 3 * MAP_COLUMN * columns, len(starts) * (1.1 + TOKEN * len(source)))
     figure = _figure(size[1], size[0])
     panels = figure.subplots(len(starts), 1, squeeze=False)[:, 0]
     for start, panel in zip(starts, panels, strict=True):
@@ -230,7 +240,7 @@ def guided_maps(example: Mapping[str, Any], alignment: Sequence[tuple[int, int]]
         cells = np.full((len(source), 3 * columns - 1), np.nan)
         for index in range(len(words)):
             cells[:, 3 * index : 3 * index + 2] = assignment[start + index, :, :2]
-        image = probability_map(panel, cells)
+        image, middle = group_map(panel, cells, assignment)
         panel.set_xticks([3 * index + 0.5 for index in range(len(words))])
         label_tokens(panel.yaxis, source)
         panel.set_xticklabels(words, rotation=90, fontsize=8, parse_math=False, family=available_fonts())
@@ -240,10 +250,10 @@ def guided_maps(example: Mapping[str, Any], alignment: Sequence[tuple[int, int]]
         for word, step in frames:
             # what hangs over is cut off, and drawn in the row of the next word
             panel.add_patch(
-                Rectangle((3 * (step - start) - 0.5, word - 0.5), 5, 1, fill=False, edgecolor="#E00000", linewidth=1.4)
+                Rectangle((3 * (step - start) - 0.5, word - 0.5), 5, 1, fill=False, edgecolor=FRAME, linewidth=1.6)
             )
         panel.set_xlim(-0.6, 3 * columns - 1.4)
-    colour_bar(figure, image, list(panels))  # type: ignore[arg-type]  # a Figure serves as well
+    group_bar(figure, image, list(panels), middle)
     return figure
 
 
@@ -279,11 +289,14 @@ def _all_figures(report: Mapping[str, Any]) -> Iterator[tuple[str, str, str | No
     """Title, caption, system and figure of each."""
     buckets = {system["name"]: system["buckets"] for system in report["systems"] if len(system.get("buckets", ())) > 1}
     if buckets:
+        unit = (report.get("test_set") or {}).get("length_unit", "words")
+        labels = [span_label(*_span(bucket)) for bucket in next(iter(buckets.values()))]
         caption = (
-            "BLEU of the sentences of each source length, and the length of the translations divided by that of the"
-            " references; below 1 the translations are too short."
+            f"BLEU of the sentences of each source length in {unit}, with their number, and the length of the"
+            " translations divided by that of the references; below 1 the translations are too short."
+            f" {captions.of_buckets(buckets, labels, unit)}"
         )
-        yield "Source length", caption, None, length_buckets(buckets)
+        yield "Source length", caption, None, length_buckets(buckets, unit)
     for system in report["systems"]:
         for title, caption, figure in _routing_figures(system):
             yield title, caption, system["name"], figure
@@ -294,28 +307,37 @@ def _routing_figures(system: Mapping[str, Any]) -> Iterator[tuple[str, str, Figu
     stacks = {name: routing[name] for name in ("encoder", "decoder") if name in routing}
     if stacks:
         caption = (
-            "Entropy (how undecided the layers are; grey: log N, a uniform choice) and diversity (how differently they"
-            " choose) of the agreements; Dou et al. 2019, Eq. 17 and 18."
+            f"{captions.of_entropy(stacks)} Entropy says how undecided the layers are (grey: log N, a uniform choice),"
+            " diversity how differently they choose; Dou et al. 2019, Eq. 17 and 18."
         )
         yield "Entropy and diversity", caption, entropy_diversity(stacks)
     for name, statistics in stacks.items():
         caption = (
-            "Probability of each capsule for the vote of each layer, mean over the test set, relative to the uniform"
-            " probability 1/N (white); Dou et al. 2019, Figure 4."
+            f"{captions.of_agreement(statistics)} Shown: probability of each capsule for the vote of each layer, mean"
+            " over the test set, relative to the uniform probability 1/N (white); Dou et al. 2019, Figure 4."
         )
         yield f"Agreement of the {name}", caption, agreement_heatmaps(statistics, name)
     if "memory" in routing:
-        caption = "Share of the source words in each capsule by routing iteration; the line is an even share."
+        caption = (
+            f"{captions.of_memory(routing['memory'])} Shown: share of the source words in each capsule by routing"
+            " iteration; the line is an even share."
+        )
         yield "Capsules of the source memory", caption, memory_shares(routing["memory"])
     if "guided" in routing:
-        caption = "Mean over the source words and the sentences, at each tenth of the translation."
-        yield "From FUTURE to PAST", caption, guided_progress(routing["guided"])
+        caption = (
+            f"{captions.of_progress(routing['guided'])} Shown: mean over the source words and the sentences, at each"
+            " tenth of the translation."
+        )
+        yield "Groups over the translation", caption, guided_progress(routing["guided"])
     example = next((example for example in system.get("examples", ()) if "guided" in example), None)
     if example is not None:
+        assignment = example["guided"]["assignment"]
+        moves = len(moves_to_past(assignment))
         caption = (
-            "For each target word (above) the probability that a source word is PAST (left column) or FUTURE (right)"
-            " before the target word is produced. Framed, before and after: the word that moves to PAST most, if by"
-            f" at least {LEAST_RISE}; Zheng et al. 2019, Figure 4."
+            f"{captions.of_assignment(moves, len(assignment) - 1, LEAST_RISE)} Shown: for each target word (above)"
+            " the probability that a source word is PAST (left column) or FUTURE (right) before the target word is"
+            " produced; white is uniform. Framed, before and after: the word that moves to PAST most; Zheng et al."
+            " 2019, Figure 4."
         )
         yield "Assignment word by word", caption, guided_maps(example)
     yield from alignment_figures(system)

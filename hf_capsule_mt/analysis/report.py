@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from datetime import datetime, timezone
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -20,8 +21,7 @@ from ..evaluation.buckets import by_source_length
 from ..evaluation.checkpoints import checkpoint_fingerprint, digest, explain_failed_load
 from ..evaluation.comet import MODEL as COMET_MODEL
 from ..evaluation.comet import comet_score
-from ..evaluation.scores import score
-from ..evaluation.significance import compare
+from ..evaluation.scores import UNSPACED_LANGUAGES, base_language, score
 from ..evaluation.translate import translate
 from ..files import json_text, read_json, read_lines, write_lines, write_whole
 from ..loading import from_checkpoint
@@ -30,12 +30,23 @@ from ..models.configuration_capsule_rnn import CAPSULE_MEMORIES
 from .aligned_text import AlignedText, AlignmentFile, read_aligned_text
 from .alignment_part import PART as ALIGNMENTS
 from .alignment_part import alignment_part
-from .efficiency import efficiency
+from .comparison import choose_examples, compare_systems, spread_of
+from .efficiency import efficiency, speed_warnings
 from .examples import example
 from .plots import draw_figures, save
+from .provenance import provenance
 from .report_page import render
 from .routing_statistics import collect
-from .tables import COMET_COLUMN, SCORE_COLUMNS, Table, comparison_caption, comparison_table, significance_marks
+from .tables import (
+    COMET_COLUMN,
+    SCORE_COLUMNS,
+    Table,
+    comparison_caption,
+    comparison_table,
+    empty_notes,
+    significance_marks,
+    test_in_words,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -77,6 +88,8 @@ class TestSet:
             "source": self.source,
             "reference": self.reference,
             "sentences": len(self.sources),
+            "blank_sources": sum(not source.strip() for source in self.sources),
+            "length_unit": "characters" if base_language(self.source_lang) in UNSPACED_LANGUAGES else "words",
             "source_lang": self.source_lang,
             "target_lang": self.target_lang,
             **({} if self.aligned is None else {ALIGNMENTS: self.aligned.describe()}),
@@ -142,14 +155,14 @@ def report_system(
     options: Options = Options(),
     stage: Callable[[str], Any] | None = None,
 ) -> tuple[dict[str, Any], list[str]]:
-    """Everything about one checkpoint that needs no other.
+    """Everything about one run that needs no other: translations, their scores, and the routing.
 
     Args:
         name: how the report calls it.
         stage: called with a stage's title, gives a context manager of a function (done, in all) to show progress with.
 
     Returns:
-        An entry of the report's "systems", without adequacy, and the translations.
+        An entry of the report's "systems", without what `make_report` adds, and the translations.
     """
     stage = stage or _silent
     sources, references = test_set.sources, test_set.references
@@ -170,6 +183,9 @@ def report_system(
         "description": describe(model.config),
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "scores": score(translations, references, target_lang=test_set.target_lang),
+        "empty": sum(
+            bool(source.strip()) and not text.strip() for source, text in zip(sources, translations, strict=True)
+        ),
         "buckets": by_source_length(
             sources,
             translations,
@@ -189,14 +205,6 @@ def report_system(
     if test_set.aligned is not None:
         with stage(f"{name}: PAST and FUTURE beside gold alignments"):
             system[ALIGNMENTS] = alignment_part(model, tokenizer, test_set.aligned)
-    chosen = choose_examples(sources, translations, options.num_examples)
-    system["examples"] = [
-        example(model, tokenizer, sources[position], references[position], translations[position])
-        for position in chosen
-    ]
-    if options.efficiency:
-        with stage(f"{name}: speed") as progress:
-            system["efficiency"] = efficiency(model, tokenizer, sources, references, progress=progress)
     return system, translations
 
 
@@ -224,39 +232,13 @@ def describe(config: Any) -> str:
     return ", ".join(shown) or "no routing"
 
 
-def choose_examples(sources: Sequence[str], translations: Sequence[str], count: int) -> list[int]:
-    """Positions of sentences evenly spread over the lengths, without the longest tenth."""
-    usable = [i for i in range(len(sources)) if sources[i].strip() and translations[i].strip()]
-    usable.sort(key=lambda position: (len(sources[position].split()), position))
-    usable = usable[: max(count, (9 * len(usable)) // 10)]
-    count = min(count, len(usable))
-    return [usable[(2 * number + 1) * len(usable) // (2 * count)] for number in range(count)]
-
-
-def compare_systems(
-    systems: dict[str, list[str]], test_set: TestSet, stage: Callable[[str], Any] | None = None
-) -> dict[str, Any]:
-    """Every system against the first: see `evaluation.significance.compare`.
-
-    Args:
-        systems: translations by name.
-    """
-    (baseline, first), *others = systems.items()
-    compared = {}
-    with (stage or _silent)("significance tests") as progress:
-        for number, (name, translations) in enumerate(others, 1):
-            compared[name] = compare(first, translations, test_set.references, target_lang=test_set.target_lang)
-            progress(number, len(others))
-    return {"baseline": baseline, "systems": compared}
-
-
 @contextmanager
 def _silent(title: str) -> Iterator[Progress]:
     yield lambda done, total: None
 
 
 def make_report(
-    checkpoints: dict[str, str],
+    checkpoints: Mapping[str, str | Sequence[str]],
     test_set: TestSet,
     output: str | Path,
     options: Options = Options(),
@@ -265,7 +247,9 @@ def make_report(
     """Computes, or takes up, everything about the checkpoints.
 
     Args:
-        checkpoints: directory or name on the Hub, by the name that the report calls it; the first is the baseline.
+        checkpoints: directory or name on the Hub, or those of several runs that differ in their seeds, by the name
+            that the report calls the system; the first system is the baseline. Scores are means over the runs; what
+            is shown of routing, examples, buckets and speed is that of a system's first run.
         output: folder in which each checkpoint's finished part is kept, under `parts/`.
 
     Returns:
@@ -275,36 +259,128 @@ def make_report(
         ValueError: if a checkpoint cannot be loaded, or gives numbers that are not finite.
     """
     stage = stage or _silent
-    systems, translations = [], {}
-    for name, checkpoint in checkpoints.items():
-        part = Path(output) / "parts" / f"{file_name(name)}.json"
-        model, tokenizer = load(checkpoint, options.trust_remote_code)
-        key = _fingerprint(model, tokenizer, test_set, options)
-        kept = _kept_part(part, key)
-        if kept is None:
-            system, texts = report_system(name, model, tokenizer, test_set, options, stage)
-            kept = _write_part(part, key, system, texts)
-        systems.append(kept["system"] | {"name": name})
-        translations[name] = kept["translations"]
-    report: dict[str, Any] = {
-        "title": f"{' and '.join(checkpoints) if len(checkpoints) < 3 else f'{len(checkpoints)} systems'}"
-        f" on {test_set.source}",
-        "created_with": f"hf_capsule_mt {__version__}",
-        "test_set": test_set.describe(),
-        "decoding": {"num_beams": options.num_beams, "length_penalty": options.length_penalty},
-        "systems": systems,
-    }
+    systems, runs, first = [], {}, {}
+    for name, given in checkpoints.items():
+        parts = []
+        for number, checkpoint in enumerate([given] if isinstance(given, str) else given, 1):
+            model, tokenizer = load(checkpoint, options.trust_remote_code)
+            if number == 1:
+                first[name] = model, tokenizer
+            parts.append(_part_of_run(name, number, checkpoint, model, tokenizer, test_set, output, options, stage))
+        systems.append(_joined(name, parts))
+        runs[name] = [part["translations"] for part in parts]
+    translations = {name: texts[0] for name, texts in runs.items()}
+    report = _described(systems, test_set, options)
     if find_spec("systran_align") is not None:
         with stage("word alignments"):
             adequacy = _adequacy(test_set, translations)
         for system in systems:
             system["adequacy"] = adequacy[system["name"]]
+    _add_examples(systems, first, translations, test_set, options)
+    if options.efficiency:
+        with stage("speed, systems in turns") as progress:
+            speeds = efficiency(first, test_set.sources, test_set.references, progress=progress)
+        for system in systems:
+            system["efficiency"] = speeds[system["name"]]
+        report["speed_warnings"] = speed_warnings(systems)
     if len(systems) > 1:
-        report["comparison"] = compare_systems(translations, test_set, stage)
+        report["comparison"] = _compared(systems, runs, test_set, stage)
     table = systems_table(report)
     report["table"] = {"markdown": table.to_markdown(), "latex": table.to_latex()}
-    report["translations"] = translations
+    report["translations"] = {
+        name if number == 1 else f"{name}.run{number}": texts
+        for name, of_runs in runs.items()
+        for number, texts in enumerate(of_runs, 1)
+    }
     return report
+
+
+def _described(systems: list[dict[str, Any]], test_set: TestSet, options: Options) -> dict[str, Any]:
+    """The systems, and what they were made to translate."""
+    names = [system["name"] for system in systems]
+    return {
+        "title": f"{' and '.join(names) if len(names) < 3 else f'{len(names)} systems'} on {test_set.source}",
+        "created_with": f"hf_capsule_mt {__version__}",
+        "date": datetime.now(timezone.utc).date().isoformat(),
+        "test_set": test_set.describe(),
+        "decoding": {"num_beams": options.num_beams, "length_penalty": options.length_penalty},
+        "systems": systems,
+    }
+
+
+def _compared(
+    systems: Sequence[dict[str, Any]],
+    runs: Mapping[str, Sequence[Sequence[str]]],
+    test_set: TestSet,
+    stage: Callable[[str], Any],
+) -> dict[str, Any]:
+    seeds = {system["name"]: [run.get("seed") for run in system["runs"]] for system in systems}
+    with stage("significance tests") as progress:
+        return compare_systems(
+            runs,
+            test_set.sources,
+            test_set.references,
+            seeds=seeds,
+            target_lang=test_set.target_lang,
+            progress=progress,
+        )
+
+
+def _part_of_run(
+    name: str,
+    number: int,
+    checkpoint: str,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    test_set: TestSet,
+    output: str | Path,
+    options: Options,
+    stage: Callable[[str], Any],
+) -> dict[str, Any]:
+    """What is kept of a run, made if it is not there, with its origin, which may change without it."""
+    part = Path(output) / "parts" / f"{file_name(name)}{'' if number == 1 else f'.run{number}'}.json"
+    fingerprint = checkpoint_fingerprint(model, tokenizer)
+    key = _key(fingerprint, test_set, options)
+    kept = _kept_part(part, key)
+    if kept is None:
+        title = name if number == 1 else f"{name}, run {number}"
+        system, texts = report_system(title, model, tokenizer, test_set, options, stage)
+        kept = _write_part(part, key, system, texts)
+    revision = getattr(model.config, "_commit_hash", None)
+    origin = provenance(checkpoint, fingerprint["weights"], revision)
+    return {**kept, "origin": origin}
+
+
+def _joined(name: str, parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """A system of its runs: mean scores, everything else of the first."""
+    first = parts[0]["system"]
+    spread = spread_of([part["system"]["scores"] for part in parts])
+    return {
+        **first,
+        "name": name,
+        "scores": {**first["scores"], **{metric: found["mean"] for metric, found in spread.items()}},
+        "spread": spread,
+        "runs": [{**part["origin"], "empty": part["system"]["empty"]} for part in parts],
+    }
+
+
+def _add_examples(
+    systems: Sequence[dict[str, Any]],
+    models: Mapping[str, tuple[PreTrainedModel, PreTrainedTokenizerBase]],
+    translations: Mapping[str, Sequence[str]],
+    test_set: TestSet,
+    options: Options,
+) -> None:
+    """The same sentences for all systems, but for those that a system has no translation of."""
+    sources, references = test_set.sources, test_set.references
+    chosen = choose_examples(sources, translations, references, options.num_examples, test_set.target_lang)
+    for system in systems:
+        texts = translations[system["name"]]
+        system["examples"] = [
+            example(*models[system["name"]], sources[position], references[position], texts[position])
+            for position in chosen
+            if texts[position].strip()
+        ]
 
 
 def _adequacy(test_set: TestSet, translations: dict[str, list[str]]) -> dict[str, dict[str, Any]]:
@@ -330,25 +406,48 @@ def _words(texts: Sequence[Sequence[str]]) -> list[list[str]]:
 def systems_table(report: dict[str, Any]) -> Table:
     """The table of a paper's results section: scores of every system, marked where they differ from the baseline."""
     comparison = report.get("comparison", {"baseline": "", "systems": {}})
+    several = any(len(system.get("runs", ())) > 1 for system in report["systems"])
     rows = []
     for system in report["systems"]:
         row = {"name": system["name"], **system["scores"]}
+        if several:
+            row["runs"] = str(len(system["runs"]))
+            for metric, digits in [(key, digits) for key, _, digits in (*SCORE_COLUMNS, COMET_COLUMN)]:
+                found = system["spread"].get(metric)
+                if found is not None and found["sd"] is not None:
+                    row[metric] = f"{found['mean']:.{digits}f} ± {found['sd']:.{digits}f}"
         row["cdr"] = system.get("adequacy", {}).get("cdr")
         row["parameters"] = system["parameters"] / 1e6
         row["marks"] = significance_marks(comparison["systems"].get(system["name"], {}))
         rows.append(row)
     optional = [COMET_COLUMN, ("cdr", "CDR", 3)]
     shown = [column for column in optional if any(row.get(column[0]) is not None for row in rows)]
-    columns = [*SCORE_COLUMNS, *shown, ("parameters", "parameters (M)", 2)]
-    tested, decoding = report["test_set"], report["decoding"]
-    title = (
-        f"{tested['source']}, {tested['sentences']:,} sentences, beam {decoding['num_beams']}, length penalty "
-        f"{decoding['length_penalty']:g}"
+    runs = [("runs", "Runs", 0)] if several else []
+    columns = [*runs, *SCORE_COLUMNS, *shown, ("parameters", "parameters (M)", 2)]
+    caption = comparison_caption(
+        _table_title(report, several),
+        baseline=comparison["baseline"],
+        test=test_in_words(comparison),
+        signatures=_signatures(report, columns),
     )
-    signatures = report["systems"][0]["scores"]["signatures"]
-    named = {label: signatures[key] for key, label, _ in columns if key in signatures}
-    caption = comparison_caption(title, baseline=comparison["baseline"], signatures=named)
     return comparison_table(rows, columns, caption=caption)
+
+
+def _table_title(report: dict[str, Any], several: bool) -> str:
+    """What was translated and how, and which systems left sentences out."""
+    tested, decoding = report["test_set"], report["decoding"]
+    sentences = [
+        f"{tested['source']}, {tested['sentences']:,} sentences, beam {decoding['num_beams']}, length penalty "
+        f"{decoding['length_penalty']:g}."
+    ]
+    if several:
+        sentences.append("Mean ± standard deviation over the runs; CDR of the first run.")
+    return " ".join([*sentences, *empty_notes(report)])
+
+
+def _signatures(report: dict[str, Any], columns: Sequence[tuple[str, str, int]]) -> dict[str, str]:
+    signatures = report["systems"][0]["scores"]["signatures"]
+    return {label: signatures[key] for key, label, _ in columns if key in signatures}
 
 
 @explain_failed_load
@@ -388,11 +487,13 @@ def write_report(report: dict[str, Any], output: str | Path) -> Path:
 
 def summary(report: dict[str, Any]) -> dict[str, Any]:
     """The report without examples, maps, figures and tables: small enough to be kept with a project's results."""
-    dropped = ("examples", "figures", "table", "translations", "mean", "order")
+    dropped = ("examples", "figures", "table", "translations", "mean", "order", "most_different")
 
     def without(value: Any) -> Any:
         if isinstance(value, dict):
-            return {key: without(inner) for key, inner in value.items() if key not in dropped}
+            # the mean of a map is large, that of a score is a number
+            kept = {key: inner for key, inner in value.items() if key not in dropped or isinstance(inner, float)}
+            return {key: without(inner) for key, inner in kept.items()}
         return [without(inner) for inner in value] if isinstance(value, list) else value
 
     return without(report)
@@ -403,15 +504,14 @@ def file_name(name: str) -> str:
     return "".join(letter if letter.isalnum() or letter in "-_." else "_" for letter in name)
 
 
-def _fingerprint(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, test_set: TestSet, options: Options
-) -> str:
-    """Of everything that a checkpoint's part depends on."""
+def _key(fingerprint: dict[str, str], test_set: TestSet, options: Options) -> str:
+    """Of everything that the part of a run depends on; examples and speed are no part of it."""
+    asked = replace(options, num_examples=0, efficiency=False)
     parts = [
         __version__,
-        checkpoint_fingerprint(model, tokenizer),
+        fingerprint,
         test_set.describe(),
-        repr(options),
+        repr(asked),
         test_set.sources,
         test_set.references,
         [] if test_set.aligned is None else [(pair.alignment, pair.unsure) for pair in test_set.aligned.pairs],

@@ -3,11 +3,14 @@ One page on what checkpoints translate and what their routing does, on a test se
 
     hf-capsule-mt report runs/grammar --source test.en --reference test.de
     hf-capsule-mt report runs/baseline runs/em_routing runs/gdr --source test.en --reference test.de
+    hf-capsule-mt report Transformer=runs/t1,runs/t2,runs/t3 EM=runs/e1,runs/e2,runs/e3 --source test.en ...
 
 The output folder gets index.html, which holds everything and needs no network, the figures as SVG and PNG, every
 number in report.json (in summary.json without examples and maps), the table of systems as Markdown and LaTeX, and the
-translations. With several checkpoints the first is the baseline that the others are tested against. Each checkpoint's
-part is kept when it is finished: the same command after an interruption goes on from there.
+translations. With several checkpoints the first is the baseline that the others are tested against. Several runs of a
+system, which differ in their seeds, are given as NAME=RUN1,RUN2,RUN3: the report has their mean and spread, and tests
+over seeds and sentences. Each checkpoint's part is kept when it is finished: the same command after an interruption
+goes on from there.
 """
 
 from __future__ import annotations
@@ -46,22 +49,48 @@ def _bar(title: str) -> Iterator[Progress]:
         yield show
 
 
-def _names(checkpoints: Sequence[str], given: Sequence[str] | None) -> dict[str, str]:
-    """Checkpoints by the names that the report calls them: given, or the last parts of their paths."""
-    if given is not None and len(given) != len(checkpoints):
-        raise ValueError(f"--names needs one name for each of the {len(checkpoints)} checkpoints, got {len(given)}")
-    names = list(given or (Path(checkpoint).name or checkpoint for checkpoint in checkpoints))
+def _systems(arguments: Sequence[str], given: Sequence[str] | None) -> dict[str, list[str]]:
+    """The runs of each system by the name that the report calls it: given, or the last part of its path."""
+    systems = [_system(argument) for argument in arguments]
+    if given is not None:
+        named = [name for name, _ in systems if name is not None]
+        if named:
+            raise ValueError(f"{named[0]}=... has its name already: leave out --names, or the names before the =")
+        if len(given) != len(systems):
+            raise ValueError(f"--names needs one name for each of the {len(systems)} checkpoints, got {len(given)}")
+        systems = [(name, runs) for name, (_, runs) in zip(given, systems, strict=True)]
+    names = [name if name is not None else Path(runs[0]).name or runs[0] for name, runs in systems]
     files = [file_name(name) for name in names]
     if len(set(files)) < len(files):
         raise ValueError(f"several checkpoints would be called {', '.join(names)}: tell them apart with --names")
-    return dict(zip(names, checkpoints, strict=True))
+    return {name: runs for name, (_, runs) in zip(names, systems, strict=True)}
+
+
+def _system(argument: str) -> tuple[str | None, list[str]]:
+    """The name, or None, and the runs of "RUN" or "NAME=RUN1,RUN2"; a folder of that name is a run."""
+    if "=" not in argument or Path(argument).is_dir():
+        return None, [argument]
+    name, _, listed = argument.partition("=")
+    runs = [run.strip() for run in listed.split(",")]
+    if not name or not all(runs):
+        raise ValueError(
+            f"{argument!r} is no system: write NAME=RUN1,RUN2, with a folder or a name on the Hub for each"
+        )
+    if len(set(runs)) < len(runs):
+        raise ValueError(f"{name} has a run twice: {', '.join(runs)}")
+    return name, runs
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog=PROGRAM, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("checkpoints", nargs="+", help="directories or names on the Hub; the first is the baseline")
+    parser.add_argument(
+        "checkpoints",
+        nargs="+",
+        metavar="RUN|NAME=RUN1,RUN2",
+        help="directories or names on the Hub, or several runs of one system; the first is the baseline",
+    )
     parser.add_argument("--source", type=Path, required=True, help="text file with one sentence a line")
     parser.add_argument("--reference", type=Path, required=True, help="its translation, line by line")
     parser.add_argument("--output", type=Path, default=Path("report"), help="folder to write (report)")
@@ -84,8 +113,8 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _check(arguments: argparse.Namespace, checkpoints: dict[str, str]) -> None:
-    for name, checkpoint in checkpoints.items():
+def _check(arguments: argparse.Namespace, checkpoints: dict[str, list[str]]) -> None:
+    for name, checkpoint in ((name, run) for name, runs in checkpoints.items() for run in runs):
         if is_missing_directory(checkpoint):
             raise ValueError(f"there is no directory {checkpoint} ({name})")
         config = from_checkpoint(AutoConfig, checkpoint, trust_remote_code=arguments.trust_remote_code)
@@ -104,7 +133,7 @@ def _check(arguments: argparse.Namespace, checkpoints: dict[str, str]) -> None:
 def _command(arguments: argparse.Namespace) -> None:
     if find_spec("matplotlib") is None:
         raise ValueError('the figures need matplotlib: pip install "hf_capsule_mt[plots]"')
-    checkpoints = _names(arguments.checkpoints, arguments.names)
+    checkpoints = _systems(arguments.checkpoints, arguments.names)
     _check(arguments, checkpoints)
     test_set = load_test_set(
         arguments.source,
@@ -131,6 +160,8 @@ def _command(arguments: argparse.Namespace) -> None:
     if find_spec("systran_align") is None:
         print(f'{PROGRAM}: no adequacy: pip install "hf_capsule_mt[align]"', file=sys.stderr)
     print(report["table"]["markdown"])
+    for warning in report.get("speed_warnings", ()):
+        print(f"{PROGRAM}: {warning}", file=sys.stderr)
     print(f"written: {page}")
 
 

@@ -18,7 +18,7 @@ from typing import Any
 import jinja2
 
 from .alignment_part import FIGURE_TITLE, alignment_section
-from .tables import COMET_COLUMN, SCORE_COLUMNS, mark_of
+from .tables import COMET_COLUMN, SCORE_COLUMNS, empty_notes, mark_of, test_in_words
 
 PAGE = Path(__file__).parent / "page"
 METRICS = {metric: title for metric, title, _ in (*SCORE_COLUMNS, COMET_COLUMN)}
@@ -48,6 +48,7 @@ LABELS = {
     "ratio": "decoding time, times the parent's",
     "training_ratio": "training time, times the parent's",
     "sentences": "sentences measured",
+    "repeats": "rounds, systems in turns",
 }
 # digits that the examples keep: more than can be seen
 DIGITS = 3
@@ -97,6 +98,12 @@ def render(report: Mapping[str, Any], figures: Mapping[str, str]) -> str:
         falling=FALLING,
         scores=_score_rows(report),
         comparison=report.get("comparison"),
+        test_words=test_in_words(report["comparison"]) if report.get("comparison") else "",
+        several=any(len(system.get("runs", ())) > 1 for system in report["systems"]),
+        empty=empty_notes(report) if report.get("test_set") else [],
+        different=_differences(report),
+        origins=_origins(report),
+        length_unit=(report.get("test_set") or {}).get("length_unit", "words"),
         tests=_test_rows(report),
         buckets=_bucket_table(report),
         adequacy=_quantities(report, "adequacy"),
@@ -198,7 +205,49 @@ def _facts(report: Mapping[str, Any]) -> list[str]:
         facts.append(f"beam size {decoding['num_beams']}")
     if "length_penalty" in decoding:
         facts.append(f"length penalty {decoding['length_penalty']:g}")
+    if report.get("date"):
+        facts.append(f"made on {report['date']}")
     return facts
+
+
+def _signed(value: float, digits: int) -> str:
+    return f"{value:+.{digits}f}".replace("-", "\N{MINUS SIGN}")
+
+
+def _differences(report: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Of each system: wins, losses and ties against the baseline, and the sentences that differ most."""
+    shown = []
+    for name, tests in (report.get("comparison") or {}).get("systems", {}).items():
+        found = tests.get("sentences")
+        if found:
+            most = [{**entry, "shown": _signed(entry["difference"], 1)} for entry in found["most_different"]]
+            shown.append({"name": name, **found, "most_different": most})
+    return shown
+
+
+def _origins(report: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """A row for each run of each system: where it comes from; "not recorded" where nothing says it."""
+    rows = []
+    for system in report["systems"]:
+        for run in system.get("runs", ()):
+            versions = run.get("versions") or {}
+            cells = {
+                "Seed": run.get("seed"),
+                "Updates": None if run.get("steps") is None else f"{run['steps']:,}",
+                "Trained until": run.get("date"),
+                **{package: versions.get(package) for package in ("hf_capsule_mt", "torch", "transformers")},
+                "Revision": run.get("revision"),
+                "Weights": run.get("weights"),
+            }
+            rows.append(
+                {
+                    "name": system["name"],
+                    "checkpoint": run.get("checkpoint"),
+                    "record": run.get("record", False),
+                    "cells": {title: NOTHING if value is None else str(value) for title, value in cells.items()},
+                }
+            )
+    return rows
 
 
 def _metrics(report: Mapping[str, Any]) -> list[str]:
@@ -223,12 +272,21 @@ def _score_rows(report: Mapping[str, Any]) -> list[dict[str, Any]]:
                 {
                     "value": f"{value:.{SCORE_DIGITS[metric]}f}",
                     "best": len(report["systems"]) > 1 and value == best[metric],
-                    "difference": f"{test['difference']:+.1f}".replace("-", "\N{MINUS SIGN}") if test else None,
-                    "mark": mark_of(test["randomization_p"]) if test else "",
+                    "spread": _spread(system, metric),
+                    "difference": _signed(test["difference"], 1) if test else None,
+                    "mark": mark_of(test["p_holm"]) if test else "",
                 }
             )
         rows.append({"system": system, "cells": cells})
     return rows
+
+
+def _spread(system: Mapping[str, Any], metric: str) -> str | None:
+    """Standard deviation and number of runs, of several."""
+    found = (system.get("spread") or {}).get(metric)
+    if found is None or found["sd"] is None:
+        return None
+    return f"± {found['sd']:.{SCORE_DIGITS[metric]}f}, n = {found['n']}"
 
 
 def _test_rows(report: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -238,18 +296,29 @@ def _test_rows(report: Mapping[str, Any]) -> list[dict[str, Any]]:
         for metric, title in METRICS.items():
             if metric in tests:
                 test = tests[metric]
-                interval = test.get("interval")
                 rows.append(
                     {
                         "name": name,
                         "metric": title,
-                        "difference": f"{test['difference']:+.2f}".replace("-", "\N{MINUS SIGN}"),
-                        "interval": f"{interval[0]:.1f} to {interval[1]:.1f}" if interval else NOTHING,
+                        "difference": _signed(test["difference"], 2),
+                        "interval": _interval(test),
+                        "test": test["test"],
+                        "pairs": test["pairs"],
                         "bootstrap_p": test.get("bootstrap_p"),
-                        "randomization_p": test.get("randomization_p"),
+                        "p": test["p"],
+                        "p_holm": test["p_holm"],
                     }
                 )
     return rows
+
+
+def _interval(test: Mapping[str, Any]) -> str:
+    if test.get("difference_interval"):
+        low, high = test["difference_interval"]
+        return f"{_signed(low, 2)} to {_signed(high, 2)}, of the difference"
+    if test.get("interval"):
+        return "{:.1f} to {:.1f}, of the score".format(*test["interval"])
+    return NOTHING
 
 
 def _bucket_table(report: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -282,10 +351,19 @@ def _quantities(report: Mapping[str, Any], part: str) -> dict[str, Any] | None:
     for system in report["systems"]:
         if system.get(part):
             names.append(system["name"])
-            for label, value in _flat(system[part]):
+            for label, value in _flat(_with_quartiles(system[part])):
                 label = label[0].upper() + label[1:]
                 rows.setdefault(label, {})[system["name"]] = value
     return {"names": names, "rows": rows} if names else None
+
+
+def _with_quartiles(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Medians with their quartiles behind them, as text."""
+    quartiles = values.get("quartiles") or {}
+    shown = {key: value for key, value in values.items() if key != "quartiles"}
+    for key, (first, third) in quartiles.items():
+        shown[key] = f"{number(values[key])} ({number(first)}{NOTHING}{number(third)})"
+    return shown
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -351,9 +429,31 @@ def _figures(report: Mapping[str, Any], figures: Mapping[str, str], system: str 
     ]
 
 
+# Figures in dark mode: the file asks for the reader's preference itself, in a style sheet of its own, so that each is
+# in the page once. The papers' white goes, black and greys turn light; maps are pictures, and stay.
+DARK_COLOURS = {
+    "#000000": "#e4e4e4",
+    "#0072b2": "#58b4e8",
+    "#777777": "#a8a8a8",
+    "#666666": "#a0a0a0",
+    "#b3b3b3": "#6a6a6a",
+}
+DARK_FIGURE = (
+    "<style>@media (prefers-color-scheme: dark) {svg {fill: #e4e4e4}"
+    '[style*="fill: #ffffff"] {fill: none !important}'
+    + "".join(
+        f'[style*="{kind}: {light}"] {{{kind}: {dark} !important}}'
+        for light, dark in DARK_COLOURS.items()
+        for kind in ("fill", "stroke")
+    )
+    + "}</style>"
+)
+
+
 def _address(svg: str) -> str:
     """A data URL. What points outside, the document type and the metadata, is left out: no reader shows it."""
     svg = re.sub(r"<\?xml.*?\?>|<!DOCTYPE.*?>|<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
+    svg = re.sub(r"(<svg\b[^>]*>)", rf"\1{DARK_FIGURE}", svg, count=1)
     return "data:image/svg+xml;base64," + base64.b64encode(svg.strip().encode()).decode()
 
 

@@ -15,10 +15,6 @@ SCORE_COLUMNS: tuple[Column, ...] = (("bleu", "BLEU", 1), ("chrf", "chrF", 1), (
 COMET_COLUMN: Column = ("comet", "COMET", 3)
 # the strictest first
 LEVELS = ((0.01, "**"), (0.05, "*"))
-TESTS = {
-    "randomization_p": "approximate randomisation",
-    "bootstrap_p": "paired bootstrap",
-}
 MISSING = "-"
 
 
@@ -104,7 +100,11 @@ def comparison_table(
 
 
 def comparison_caption(
-    title: str, *, baseline: str = "", test: str = "randomization_p", signatures: Mapping[str, str] | None = None
+    title: str,
+    *,
+    baseline: str = "",
+    test: str = "approximate randomisation, two-sided",
+    signatures: Mapping[str, str] | None = None,
 ) -> str:
     """
     Caption that explains marks and scores, plain text.
@@ -112,21 +112,49 @@ def comparison_caption(
     Args:
         title: what the table shows, for example the test set and the beam.
         baseline: the system that the marks are against; without one, marks are not explained.
-        test: the one behind the marks, "randomization_p" or "bootstrap_p".
+        test: the one behind the marks, in words, as from `test_in_words`.
         signatures: sacreBLEU's, by the name of the score ("BLEU").
-
-    Raises:
-        ValueError: an unknown test.
     """
-    if test not in TESTS:
-        raise ValueError(f"test must be one of {', '.join(TESTS)}, got {test!r}")
     sentences = [f"{title.rstrip('.')}."]
     if baseline:
         levels = ", ".join(f"{mark} p < {level}" for level, mark in reversed(LEVELS))
-        sentences.append(f"Different from {baseline}: {levels} ({TESTS[test]}, two-sided).")
+        sentences.append(f"Different from {baseline}: {levels} ({test}).")
     if signatures:
         sentences.append("sacreBLEU: " + "; ".join(f"{name} {text}" for name, text in signatures.items()) + ".")
     return " ".join(sentences)
+
+
+def test_in_words(comparison: Mapping[str, Any]) -> str:
+    """
+    The tests behind the marks, and their correction.
+
+    Args:
+        comparison: of a report, see `comparison.compare_systems`.
+    """
+    found = {
+        tests[metric]["test"]: None
+        for tests in comparison["systems"].values()
+        for metric, _, _ in SCORE_COLUMNS
+        if metric in tests and "test" in tests[metric]
+    }
+    count = len(comparison["systems"])
+    corrected = [f"Holm's correction over the {count} systems of a metric"] if count > 1 else []
+    return ", ".join([" or, of several runs, ".join(found) or "approximate randomisation", "two-sided", *corrected])
+
+
+def empty_notes(report: Mapping[str, Any]) -> list[str]:
+    """A sentence for each system that has left translations empty."""
+    tested = report["test_set"]
+    full = tested["sentences"] - tested.get("blank_sources", 0)
+    notes = []
+    for system in report["systems"]:
+        runs = system.get("runs") or [system]
+        counts = [run.get("empty", 0) for run in runs]
+        if any(counts):
+            shown = " and ".join(f"all {full:,}" if count == full else f"{count:,} of {full:,}" for count in counts)
+            where = f", in its {len(counts)} runs" if len(counts) > 1 else ""
+            notes.append(f"{system['name']} has no output for {shown} sentences{where}.")
+    return notes
 
 
 def mark_of(p: float | None) -> str:
@@ -134,18 +162,18 @@ def mark_of(p: float | None) -> str:
     return next((mark for level, mark in LEVELS if p is not None and p < level), "")
 
 
-def significance_marks(comparison: Mapping[str, Any], *, test: str = "randomization_p") -> dict[str, str]:
+def significance_marks(comparison: Mapping[str, Any]) -> dict[str, str]:
     """
-    Marks of a system for `comparison_table`: "**" for p < 0.01, "*" for p < 0.05, in either direction.
+    Marks of a system for `comparison_table`: "**" for p < 0.01, "*" for p < 0.05, in either direction, after Holm's
+    correction.
 
     Args:
-        comparison: what `evaluation.significance.compare` returns.
-        test: "randomization_p" or "bootstrap_p".
+        comparison: of one system in what `comparison.compare_systems` returns.
 
     Returns:
         By score, without those that have no mark.
     """
-    marks = {name: mark_of(result.get(test)) for name, result in comparison.items() if isinstance(result, Mapping)}
+    marks = {name: mark_of(found["p_holm"]) for name, found in comparison.items() if "p_holm" in found}
     return {name: mark for name, mark in marks.items() if mark}
 
 

@@ -8,6 +8,7 @@ import math
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +84,7 @@ def run(setup: Setup, argv: Sequence[str] = (), trainer: CapsuleSeq2SeqTrainer |
         "language_pairs": [list(pair) for pair in setup.pairs],
         "seed": training.seed,
         "steps": trainer.state.global_step,
+        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "epochs": round(trainer.state.epoch or 0.0, 3),
         "final_weights": [path.name for path in final] or "last update",
         "best": {

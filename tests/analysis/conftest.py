@@ -102,6 +102,7 @@ def report():
         },
     }
     efficiency = {"parameters": 2_345_678, "milliseconds_per_sentence": 12.25, "ratio": 1.5}
+    efficiency["quartiles"] = {"milliseconds_per_sentence": [12.0, 13.0]}
     tests = {
         metric: {
             "baseline": 30.0,
@@ -110,8 +111,29 @@ def report():
             "bootstrap_p": 0.2,
             "randomization_p": p,
             "interval": [29.0, 33.0],
+            "p": p,
+            "p_holm": min(1.0, 2 * p),
+            "test": "approximate randomisation",
+            "pairs": 1,
         }
         for metric, difference, p in (("bleu", 1.5, 0.0004), ("chrf", 0.15, 0.03), ("ter", -1.5, 0.4))
+    }
+    tests["sentences"] = {
+        "wins": 3,
+        "losses": 2,
+        "ties": 1229,
+        "most_different": [
+            {
+                "position": 6,
+                "difference": -12.5,
+                "baseline_score": 50.0,
+                "system_score": 37.5,
+                "source": "A dog sleeps.",
+                "reference": "Ein Hund schläft.",
+                "baseline": "Der Hund schlief.",
+                "system": " ",
+            }
+        ],
     }
     tests["sign_test"] = {"p": 0.0625, "better": 5, "worse": 1, "ties": 1}
     return {

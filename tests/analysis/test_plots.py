@@ -57,7 +57,8 @@ class TestLines:
     def test_length_buckets_of_systems_with_different_ones(self, report):
         first, second = (system["buckets"] for system in report["systems"])
         bleu, ratio = panels(plots.length_buckets({"a": first, "b": second[1:]}))
-        assert [label.get_text() for label in bleu.get_xticklabels()] == ["1\N{EN DASH}10", "over 10"]
+        assert [label.get_text() for label in bleu.get_xticklabels()] == ["1\N{EN DASH}10\n(4)", "over 10\n(3)"]
+        assert bleu.get_xlabel() == "source length, words (sentences)"
         assert [line.get_xydata().tolist() for line in bleu.lines] == [[[0, 30.0], [1, 15.0]], [[1, 15.75]]]
         assert ratio.lines[1].get_ydata().tolist() == pytest.approx([5 / 5.5, 1])
         assert len({(line.get_color(), line.get_marker()) for line in bleu.lines}) == 2
@@ -66,10 +67,12 @@ class TestLines:
         statistics = routing_of(report, "guided")
         statistics["by_progress"][3] = [None] * 3
         panel = panels(plots.guided_progress(statistics))[0]
-        for group, line in enumerate(panel.lines):
+        uniform, *lines = panel.lines
+        assert uniform.get_ydata()[0] == pytest.approx(1 / 3)
+        for group, line in enumerate(lines):
             expected = [row[group] for row in statistics["by_progress"]]
             np.testing.assert_allclose(line.get_ydata(), np.array(expected, dtype=float))
-        assert panel.lines[0].get_xdata()[:2].tolist() == [5, 15]
+        assert lines[0].get_xdata()[:2].tolist() == [5, 15]
 
     def test_memory_shares_are_percent(self, report):
         statistics = routing_of(report, "memory")
@@ -100,6 +103,20 @@ class TestGuidedMaps:
         frames = [(frame.get_x() + 0.5, frame.get_y() + 0.5, frame.get_width()) for frame in axes.patches]
         assert frames == [(3 * word, word, 5) for word in range(4)]
 
+    def test_the_middle_of_the_scale_is_neutral_and_uniform(self, report):
+        figure = plots.guided_maps(report["systems"][1]["examples"][0])
+        (image,) = panels(figure)[0].images
+        assert (image.norm.vmin, image.norm.vcenter, image.norm.vmax) == (0, pytest.approx(1 / 3), 1)
+        red, green, blue, _ = image.cmap(image.norm(1 / 3))
+        assert min(red, green, blue) > 0.95
+        (bar,) = [axes for axes in figure.axes if axes.get_label() == "<colorbar>"]
+        assert [label.get_text() for label in bar.get_yticklabels()] == ["0", "0.33, uniform", "1"]
+
+    def test_attentions_are_compared_with_attention_to_all_words_alike(self, report):
+        example = report["systems"][1]["examples"][0]
+        example["guided"]["assignment"] = [[[0.25, 0.1], [0.25, 0.2], [0.25, 0.3], [0.25, 0.4]]] * 5
+        assert panels(plots.guided_maps(example))[0].images[0].norm.vcenter == 0.25
+
     def test_frames_of_a_given_alignment(self, report):
         axes = panels(plots.guided_maps(report["systems"][1]["examples"][0], alignment=[(2, 1)]))[0]
         assert [(frame.get_x(), frame.get_y()) for frame in axes.patches] == [(2.5, 1.5)]
@@ -125,7 +142,7 @@ class TestReport:
             ("routed_agreement_of_the_encoder", "routed"),
             ("routed_agreement_of_the_decoder", "routed"),
             ("routed_capsules_of_the_source_memory", "routed"),
-            ("routed_from_future_to_past", "routed"),
+            ("routed_groups_over_the_translation", "routed"),
             ("routed_assignment_word_by_word", "routed"),
         ]
 

@@ -3,17 +3,19 @@
 import json
 import re
 import resource
+import shutil
 
 import pytest
 from transformers import AutoModelForSeq2SeqLM
 
 from hf_capsule_mt.__main__ import main
+from hf_capsule_mt.analysis import efficiency as speed
 from hf_capsule_mt.analysis import report as module
 from hf_capsule_mt.analysis import report_command
 from hf_capsule_mt.analysis.aligned_text import AlignmentFile
+from hf_capsule_mt.analysis.efficiency import speed_warnings
 from hf_capsule_mt.analysis.report import (
     Options,
-    choose_examples,
     describe,
     load_test_set,
     make_report,
@@ -110,6 +112,86 @@ def test_several_systems_are_compared_with_the_first(checkpoints, files, tmp_pat
     assert "EM routing" in (tmp_path / "report" / "table.tex").read_text(encoding="utf-8")
 
 
+def test_several_runs_of_a_system(checkpoints, files, tmp_path, capsys):
+    """The second run of a system translates as the first, and says that its seed is another one."""
+    runs = {}
+    for name in ("plain", "em"):
+        again = tmp_path / f"{name}_2"
+        shutil.copytree(checkpoints[name], again)
+        (again / "results.json").write_text(json.dumps({"seed": 2, "steps": 7, "versions": {"torch": "2.0"}}))
+        runs[name] = f"{name}={checkpoints[name]},{again}"
+    assert command(list(runs.values()), files, tmp_path / "report", "--no_speed", "--examples", 1) == 0
+    report = json.loads((tmp_path / "report" / "report.json").read_text(encoding="utf-8"))
+    plain, em = report["systems"]
+    assert [run["record"] for run in em["runs"]] == [False, True] and em["runs"][1]["seed"] == 2
+    assert [plain["spread"]["bleu"][key] for key in ("mean", "sd", "n")] == [pytest.approx(100), 0, 2]
+    assert em["scores"]["bleu"] == em["spread"]["bleu"]["mean"]
+    tests = report["comparison"]["systems"]["em"]
+    assert tests["bleu"]["pairs"] == 2 and "seeds" in tests["bleu"]["test"]
+    assert tests["sentences"]["losses"] == len(SOURCES)
+    assert "100.0 ± 0.0" in report["table"]["markdown"]
+    kept = {path.name for folder in ("parts", "translations") for path in (tmp_path / "report" / folder).iterdir()}
+    assert {"em.json", "em.run2.json", "em.txt", "em.run2.txt"} <= kept
+    page = (tmp_path / "report" / "index.html").read_text(encoding="utf-8")
+    assert "no results.json" in page and "± 0.0, n = 2" in page
+    summary = json.loads((tmp_path / "report" / "summary.json").read_text(encoding="utf-8"))
+    assert summary["systems"][0]["spread"]["bleu"]["mean"] == pytest.approx(100)
+    assert "most_different" not in summary["comparison"]["systems"]["em"]["sentences"]
+
+
+def test_systems_without_output_are_shown_as_such(checkpoints, files, tmp_path, monkeypatch):
+    real = module.translate
+
+    def some(model, *arguments, **more):
+        texts = real(model, *arguments, **more)
+        return [""] * len(texts) if model.config.model_type == "capsule-marian" else ["", *texts[1:]]
+
+    monkeypatch.setattr(module, "translate", some)
+    assert command([checkpoints["plain"], checkpoints["gdr"]], files, tmp_path / "report", "--no_speed") == 0
+    report = json.loads((tmp_path / "report" / "report.json").read_text(encoding="utf-8"))
+    assert [system["empty"] for system in report["systems"]] == [1, len(SOURCES)]
+    assert report["systems"][1]["examples"] == [] and report["systems"][0]["examples"]
+    for text in (report["table"]["markdown"], (tmp_path / "report" / "index.html").read_text(encoding="utf-8")):
+        assert f"plain has no output for 1 of {len(SOURCES)} sentences" in text
+        assert f"gdr has no output for all {len(SOURCES)} sentences" in text
+
+
+def test_speed_has_quartiles_and_every_parent_is_measured_once(checkpoints, monkeypatch):
+    names = ("plain", "em", "gdr")
+    models = {
+        name: (AutoModelForSeq2SeqLM.from_pretrained(checkpoints[name]).eval(), tiny_tokenizer()) for name in names
+    }
+    seen = []
+    real = speed._decode
+    monkeypatch.setattr(speed, "_decode", lambda model, *more: seen.append(id(model)) or real(model, *more))
+    monkeypatch.setattr(speed, "REPEATS", 3)
+    monkeypatch.setattr(speed, "NUM_SENTENCES", 2)
+    found = speed.efficiency(models, SOURCES, TARGETS)
+    assert set(found) == set(names) and len(set(seen)) == 4
+    # first call, then rounds of two sentences in which each model has one turn, in changing orders
+    turns = seen[4 : 4 + 3 * 2 * 4]
+    assert all(len(set(turns[start : start + 4])) == 4 for start in range(0, len(turns), 4))
+    assert len({tuple(turns[start : start + 4]) for start in range(0, len(turns), 4)}) > 1
+    for name, measured in found.items():
+        assert measured["repeats"] == 3 and ("ratio" in measured) == (name != "plain")
+        for key, (low, high) in measured["quartiles"].items():
+            assert low <= measured[key] <= high
+
+
+def test_times_that_differ_by_more_than_their_spread_are_doubted():
+    def timed(name, low, middle, high, **more):
+        key = "milliseconds_per_sentence"
+        part = {key: middle, "quartiles": {key: [low, high]}}
+        return {"name": name, "model_type": "marian", "parameters": 5, "efficiency": part, **more}
+
+    one = timed("one", 9, 10, 11)
+    assert speed_warnings([one, timed("like", 10.5, 12, 13)]) == []
+    assert speed_warnings([one, timed("larger", 19, 20, 21, parameters=6)]) == []
+    assert speed_warnings([one, {"name": "unmeasured", "model_type": "marian", "parameters": 5}]) == []
+    (line,) = speed_warnings([one, timed("slow", 19, 20, 21)])
+    assert line.startswith("slow and one are of the same size and class, but slow decodes 100% slower")
+
+
 def test_comet_is_asked_only_when_it_is_named(checkpoints, files, tmp_path, monkeypatch, capsys):
     assert command([checkpoints["rnmt"]], files, tmp_path / "report", "--comet", tmp_path / "comet-score") == 2
     assert "install COMET into an environment of its own" in capsys.readouterr().err
@@ -201,16 +283,12 @@ def test_descriptions(config, expected):
     assert describe(config) == expected
 
 
-def test_examples_are_spread_over_the_lengths():
-    sources = [" ".join(["w"] * length) for length in range(1, 101)]
-    chosen = choose_examples(sources, sources, 3)
-    assert [len(sources[position].split()) for position in chosen] == [16, 46, 76]
-    assert choose_examples(["a b", "", "c"], ["x", "y", " "], 5) == [0]
-
-
 def test_the_table_marks_what_differs_from_the_baseline():
     scores = {"bleu": 30.0, "chrf": 50.0, "ter": 70.0, "signatures": {"bleu": "nrefs:1"}}
-    tests = {key: {"randomization_p": p} for key, p in (("bleu", 0.001), ("chrf", 0.03), ("ter", 0.6))}
+    tests = {
+        key: {"p": p / 2, "p_holm": p, "test": "approximate randomisation"}
+        for key, p in (("bleu", 0.001), ("chrf", 0.03), ("ter", 0.6))
+    }
     report = {
         "systems": [{"name": name, "scores": scores, "parameters": 2_500_000} for name in ("base", "new")],
         "comparison": {"baseline": "base", "systems": {"new": tests}},
@@ -229,6 +307,10 @@ def test_the_table_marks_what_differs_from_the_baseline():
     [
         (lambda a: a.update(checkpoints=["/no/such/model"]), "there is no directory /no/such/model"),
         (lambda a: a.update(names=["one", "two"]), "--names needs one name for each of the 1 checkpoints, got 2"),
+        (lambda a: a.update(checkpoints=["a="]), "'a=' is no system: write NAME=RUN1,RUN2"),
+        (lambda a: a.update(checkpoints=["a=x,x"]), "a has a run twice: x, x"),
+        (lambda a: a.update(checkpoints=["a=x,y"], names=["b"]), "a=... has its name already: leave out --names"),
+        (lambda a: a.update(checkpoints=["a=/no/such"]), "there is no directory /no/such (a)"),
         (lambda a: a["more"].extend(["--num_beams", "0"]), "--num_beams must be at least 1, got 0"),
         (lambda a: a["files"][1].write_text("nur eine\n", encoding="utf-8"), "lines and"),
         (lambda a: [f.write_text("", encoding="utf-8") for f in a["files"]], "is empty"),
@@ -243,6 +325,10 @@ def test_the_table_marks_what_differs_from_the_baseline():
     ids=[
         "checkpoint",
         "names",
+        "no run",
+        "same run",
+        "two names",
+        "no such run",
         "beams",
         "lines",
         "empty",

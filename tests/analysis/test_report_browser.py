@@ -250,6 +250,66 @@ def test_nothing_is_wider_than_the_window(show, report):
             assert page.find(f"#{name}").size["height"] >= 36
 
 
+LUMINANCE = """
+    const part = (c) => c <= 0.03928 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4;
+    const light = (text) => text.match(/[\\d.]+/g).slice(0, 3).map((c) => part(c / 255))
+        .reduce((sum, c, i) => sum + c * [0.2126, 0.7152, 0.0722][i], 0);
+    const style = getComputedStyle(arguments[0]), paper = getComputedStyle(document.body).backgroundColor;
+    return [light(style.color), light(paper)]"""
+
+
+@pytest.mark.parametrize("mode", ["light", "dark"])
+def test_text_can_be_read_in_light_and_dark_mode(show, report, mode):
+    page = show(report, with_figures=True)
+    emulate = page.browser.execute_cdp_cmd
+    emulate("Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": mode}]})
+    for selector in ("h1", ".note", "nav a", "figcaption", "tbody th"):
+        text, paper = page.browser.execute_script(LUMINANCE, page.find(selector))
+        assert (text > paper) == (mode == "dark")
+        assert (max(text, paper) + 0.05) / (min(text, paper) + 0.05) > 4.5
+    # the figures ask for the mode themselves: what they draw text with, and no paper of their own
+    drawn = """
+        const image = document.querySelector("figure img"), canvas = document.createElement("canvas");
+        canvas.width = image.naturalWidth; canvas.height = image.naturalHeight;
+        const context = canvas.getContext("2d", {willReadFrequently: true});
+        context.drawImage(image, 0, 0);
+        return [...context.getImageData(3, 3, 1, 1).data]"""
+    assert page.browser.execute_script(drawn) == ([255] * 4 if mode == "light" else [0] * 4)
+    emulate("Emulation.setEmulatedMedia", {"features": []})
+
+
+def test_names_stay_in_sight_on_phones_while_a_table_scrolls(show, report):
+    page = show(report)
+    run = page.browser.execute_script
+    size = {"width": 390, "height": 800, "deviceScaleFactor": 1, "mobile": True}
+    page.browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    run("document.querySelectorAll('details').forEach((node) => { node.open = true; })")
+    wide = "[...document.querySelectorAll('.scroll:has(table)')].filter((node) => node.scrollWidth > node.clientWidth)"
+    assert run(f"return {wide}.length") > 0
+    run(f"{wide}.forEach((node) => {{ node.scrollLeft = 1000; }})")
+    lefts = run(
+        f"return {wide}.map((node) => node.querySelector('tbody th').getBoundingClientRect().left"
+        " - node.getBoundingClientRect().left)"
+    )
+    assert lefts == pytest.approx([0] * len(lefts), abs=1)
+    page.browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+def test_no_table_is_cut_on_paper(show, report):
+    page = show(report)
+    # the text of a page of A4
+    size = {"width": 718, "height": 1000, "deviceScaleFactor": 1, "mobile": False}
+    page.browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    page.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+    page.browser.execute_script("document.querySelectorAll('details').forEach((node) => { node.open = true; })")
+    widths = page.browser.execute_script(
+        "return [...document.querySelectorAll('table')].map((node) => node.getBoundingClientRect().right)"
+    )
+    assert len(widths) >= 4 and max(widths) <= 718
+    page.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
+    page.browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
 def test_readers_who_want_less_motion_get_none(show, report):
     page = show(report)
     moving = "return getComputedStyle(document.querySelector('.parts span')).transitionDuration"

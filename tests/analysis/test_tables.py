@@ -4,7 +4,8 @@ import math
 
 import pytest
 
-from hf_capsule_mt.analysis.tables import comparison_caption, comparison_table, significance_marks
+from hf_capsule_mt.analysis import tables
+from hf_capsule_mt.analysis.tables import comparison_caption, comparison_table, empty_notes, significance_marks
 
 ROWS = [
     {"name": "Transformer", "bleu": 27.314, "ter": 55.0, "parameters": 88_000_000},
@@ -111,21 +112,33 @@ class TestCaption:
         assert r"{*} p \textless{} 0.05, {*}{*} p \textless{} 0.01" in latex
         assert r"nrefs:1\textbar\allowbreak{}case:mixed" in latex
 
-    def test_other_test(self):
-        assert "paired bootstrap" in comparison_caption("t", baseline="b", test="bootstrap_p")
-        with pytest.raises(ValueError, match="test must be one of"):
-            comparison_caption("t", baseline="b", test="t_test")
+    def test_the_test_and_its_correction_in_words(self):
+        one, several = {"test": "approximate randomisation"}, {"test": "test over seeds and sentences together"}
+        assert tables.test_in_words({"systems": {"a": {"bleu": one}}}) == "approximate randomisation, two-sided"
+        assert tables.test_in_words({"systems": {"a": {"bleu": one}, "b": {"bleu": several}}}) == (
+            "approximate randomisation or, of several runs, test over seeds and sentences together, two-sided,"
+            " Holm's correction over the 2 systems of a metric"
+        )
+
+    def test_systems_without_output_are_named(self):
+        systems = [
+            {"name": "all", "empty": 8},
+            {"name": "some", "runs": [{"empty": 0}, {"empty": 2}]},
+            {"name": "none", "empty": 0},
+        ]
+        assert empty_notes({"test_set": {"sentences": 10, "blank_sources": 2}, "systems": systems}) == [
+            "all has no output for all 8 sentences.",
+            "some has no output for 0 of 8 and 2 of 8 sentences, in its 2 runs.",
+        ]
 
 
 class TestSignificanceMarks:
-    COMPARISON = {  # noqa: RUF012
-        "bleu": {"randomization_p": 0.0099, "bootstrap_p": 0.2},
-        "chrf": {"randomization_p": 0.01, "bootstrap_p": 0.001},
-        "ter": {"randomization_p": 0.05, "bootstrap_p": 0.049},
-        "sign_test": {"p": 0.0},
-        "signatures": {"bleu": {"bootstrap": "s"}},
-    }
-
-    def test_levels(self):
-        assert significance_marks(self.COMPARISON) == {"bleu": "**", "chrf": "*"}
-        assert significance_marks(self.COMPARISON, test="bootstrap_p") == {"chrf": "**", "ter": "*"}
+    def test_levels_of_corrected_values(self):
+        comparison = {
+            "bleu": {"p": 0.001, "p_holm": 0.0099},
+            "chrf": {"p": 0.001, "p_holm": 0.01},
+            "ter": {"p": 0.01, "p_holm": 0.05},
+            "sign_test": {"p": 0.0},
+            "signatures": {"bleu": {"bootstrap": "s"}},
+        }
+        assert significance_marks(comparison) == {"bleu": "**", "chrf": "*"}

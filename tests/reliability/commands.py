@@ -23,6 +23,7 @@ TIMES = frozenset(
         "seconds",
         "train_seconds",
         "wall_seconds",
+        "date",
         "tokens_per_second",
         "sentences_per_second",
         "decoded_sentences",

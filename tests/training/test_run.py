@@ -8,6 +8,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
@@ -71,6 +72,7 @@ def test_run_leaves_model_translations_and_results(command, corpus, tmp_path, ca
         assert (row["bleu"], row["chrf"], row["ter"]) == (again["bleu"], again["chrf"], again["ter"])
         assert row["signatures"] == again["signatures"] and row["sentences"] == len(hypotheses)
     assert (results["seed"], results["steps"]) == (5, 12)
+    assert datetime.now(timezone.utc) - datetime.fromisoformat(results["date"]) < timedelta(hours=1)
     assert results["parameters"] == model.num_parameters()
     assert results["target_tokens"] > 0 and results["tokens_per_second"] > 0 and results["wall_seconds"] > 0
     assert shlex.split(results["command"]) == ["hf-capsule-mt", "train", *arguments]
