@@ -111,10 +111,12 @@ def joined_words(tokenizer: PreTrainedTokenizerBase, token_ids: Tensor) -> list[
         token_ids: [tokens].
     """
     ids = token_ids.tolist()
+    names = tokenizer.convert_ids_to_tokens(ids)
     words: list[tuple[str, int]] = []
     for position, (text, inside) in enumerate(_pieces(tokenizer, token_ids)):
         # digits and bytes of a character go on where they stand
-        if inside and words and (_is_cased(text) or text[0].isdigit() or text.startswith("<0x")):
+        goes_on = inside and (_is_cased(text) or text[0].isdigit() or text.startswith("<0x"))
+        if words and (goes_on or names[position - 1] in WORD_STARTS):
             count = words[-1][1] + 1
             joined = "".join(str(tokenizer.decode(ids[position + 1 - count : position + 1])).split())
             words[-1] = (joined, count)

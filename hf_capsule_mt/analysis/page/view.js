@@ -38,7 +38,7 @@ function routingView(root) {
   }
   const sum = (values) => values.reduce((total, value) => total + value, 0);
   const mean = (values) => sum(values) / values.length;
-  const percent = (share) => `${Math.round(100 * share)} %`;
+  const percent = (share) => `${Math.round(100 * share)}\u00a0%`;
   const digits = (value) => (value === null ? "–" : value.toFixed(2));
   const factor = (value) => value.toPrecision(value < 0.995 ? 2 : 3);
   const indices = (length) => Array.from({ length }, (_, index) => index);
@@ -68,7 +68,7 @@ function routingView(root) {
 
   function scale(kind, from, to) {
     const node = element("span", `scale ${kind}`);
-    node.append(element("span", "", from), element("i", kind === "hatching" ? "hatched" : ""), element("span", "", to));
+    node.append(from, element("i", kind === "hatching" ? "hatched" : ""), to);
     return node;
   }
 
@@ -326,7 +326,7 @@ function routingView(root) {
   function buildTimeline(from, to, columns) {
     const { shown } = state;
     const grid = element("div", "timeline");
-    grid.style.gridTemplateColumns = `minmax(3rem, ${ROW_NAMES / 16}rem) repeat(${columns}, minmax(0, 1.7rem))`;
+    grid.style.gridTemplateColumns = `fit-content(${ROW_NAMES}px) repeat(${columns}, minmax(0, 1.7rem))`;
     const steps = indices(to - from).map((index) => from + index);
     const gap = () => Array.from({ length: columns - steps.length }, () => element("span"));
     const buttons = steps.map((step) => stepButton(step, shown.target[step].text));
@@ -341,7 +341,7 @@ function routingView(root) {
         const share = shares(values);
         const cell = element("span", share.length > 2 ? "cell hatched" : "cell");
         cell.style.backgroundColor = balanceColour(share);
-        if (share.length > 2) cell.style.setProperty("--share", percent(share[2]).replace(" ", ""));
+        if (share.length > 2) cell.style.setProperty("--share", `${100 * share[2]}%`);
         cell.title = `${text}, before “${shown.target[step].text}”: ${described(values)}`;
         cell.addEventListener("click", () => goTo(step));
         return cell;
