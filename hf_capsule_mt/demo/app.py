@@ -52,7 +52,7 @@ def build(systems: Sequence[System], examples: Sequence[str] = (), title: str = 
 
     with gradio.Blocks(title=title, analytics_enabled=False, fill_width=False) as page:
         gradio.HTML(_header(systems, title), apply_default_css=False)
-        with gradio.Row(equal_height=True):
+        with gradio.Row():
             sentence = gradio.Textbox(
                 label="Sentence", placeholder=HINT, lines=1, max_lines=5, scale=5, min_width=280, elem_id="sentence"
             )
@@ -70,7 +70,7 @@ def build(systems: Sequence[System], examples: Sequence[str] = (), title: str = 
                 elem_id="examples",
             )
         notice = gradio.HTML("", apply_default_css=False, elem_id="notice")
-        with gradio.Row():
+        with gradio.Row(elem_classes="views"):
             views = [_view() for _ in systems]
         options: dict[str, Any] = {
             "fn": respond,
@@ -97,18 +97,15 @@ def launch(page: Any, **options: Any) -> Any:
     """Serve a page of `build`; the options are those of gradio's launch."""
     theme = gradio.themes.Base(
         primary_hue="sky", neutral_hue="zinc", font=FONTS, font_mono=["ui-monospace", "monospace"]
+    ).set(
+        button_primary_background_fill="*primary_700",
+        button_primary_background_fill_hover="*primary_800",
+        slider_color="*primary_700",
     )
-    given = {
-        **{
-            "theme": theme,
-            "css_paths": PAGE / "demo.css",
-            "footer_links": ["gradio"],
-            "ssr_mode": False,
-            "share": False,
-        },
-        **{"run_history": False, "enable_monitoring": False, "show_error": True, "quiet": True},
-    }
-    return page.launch(**(given | options))
+    # whatever the environment says
+    closed: dict[str, Any] = dict.fromkeys(("share", "run_history", "enable_monitoring", "ssr_mode", "pwa"), False)
+    shown = {"theme": theme, "css_paths": PAGE / "demo.css", "footer_links": ["gradio"]}
+    return page.launch(**closed, **shown, show_error=True, quiet=True, **options)
 
 
 def translations(
@@ -173,7 +170,7 @@ def _view() -> Any:
     texts = {name: (PAGE / f"view.{name}").read_text(encoding="utf-8") for name in ("html", "css", "js")}
     with gradio.Column(min_width=340):
         return gradio.HTML(
-            {},
+            None,
             html_template=texts["html"],
             css_template=texts["css"],
             js_on_load=texts["js"] + START,

@@ -106,7 +106,7 @@ class System:
             for words in streamer:
                 text += words
                 if words:
-                    yield text, None
+                    yield text.strip(), None
         finally:
             stopped.set()
             thread.join()
@@ -122,7 +122,7 @@ class System:
             sentence: the source.
             token_ids: its translation as `translate` gives it.
         """
-        source = self._pipeline.preprocess(sentence, **self._languages)["input_ids"][None].to(self.model.device)
+        source = self._pipeline.preprocess(sentence, **self._languages)["input_ids"].to(self.model.device)
         target = torch.tensor([token_ids], device=self.model.device)
         return sentence_routing(self.model, self.tokenizer, source, target[:, :-1], target[:, 1:])
 

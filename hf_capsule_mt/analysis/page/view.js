@@ -194,6 +194,7 @@ function routingView(root) {
     const pieces = [...(example.source_words || []), ...(steps && example.target_words || [])];
     part("join-label").hidden = !routed || pieces.every(([, count]) => count === 1);
     root.classList.toggle("guided", Boolean(example.guided));
+    root.classList.toggle("single", Boolean(state.data.only));
     if (routed) showUnits();
   }
 
@@ -326,7 +327,7 @@ function routingView(root) {
   function buildTimeline(from, to, columns) {
     const { shown } = state;
     const grid = element("div", "timeline");
-    grid.style.gridTemplateColumns = `fit-content(${ROW_NAMES}px) repeat(${columns}, minmax(0, 1.7rem))`;
+    grid.style.gridTemplateColumns = `max-content repeat(${columns}, minmax(0, 1.7rem))`;
     const steps = indices(to - from).map((index) => from + index);
     const gap = () => Array.from({ length: columns - steps.length }, () => element("span"));
     const buttons = steps.map((step) => stepButton(step, shown.target[step].text));
