@@ -117,7 +117,9 @@ class Page:
         return [self.view(side).find_element(By.CSS_SELECTOR, ".texts dd").text for side in (self.left, self.right)]
 
     def notice(self):
-        return self.wait("#notice .notice").text
+        # in one go: it is replaced meanwhile
+        text = "return (document.querySelector('#notice .notice') || { textContent: '' }).textContent"
+        return self.browser.execute_script(text)
 
     def overflow(self):
         return self.browser.execute_script("return document.documentElement.scrollWidth - innerWidth")
@@ -174,6 +176,7 @@ def test_beams_and_examples(page):
 
 def test_errors_hints_and_long_texts(page, runs):
     page.send("")
+    WebDriverWait(page.browser, 20, 0.05).until(lambda _: page.notice())
     assert page.notice() == "Type a sentence, or choose an example."
     assert not page.view(page.left).is_displayed()
     page.send(f"a dog {runs.broken} .")
