@@ -9,6 +9,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 # encoded training text is kept there
 os.environ.setdefault("HF_DATASETS_CACHE", tempfile.mkdtemp(prefix="hf_capsule_mt_tests_"))
 
+import chromium
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
@@ -52,3 +53,18 @@ def exported_run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("exported_run")
     run = taught_run(folder)
     return run, export_onnx(run, folder / "exported")
+
+
+@pytest.fixture(scope="session")
+def one_browser(tmp_path_factory):
+    driver = chromium.start(tmp_path_factory.mktemp("profile"))
+    yield driver
+    driver.quit()
+
+
+@pytest.fixture
+def browser(one_browser):
+    """A Chromium as it is on a desktop, the same process for all tests; see `chromium`."""
+    yield one_browser
+    one_browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+    chromium.prefer(one_browser)

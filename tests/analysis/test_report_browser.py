@@ -2,42 +2,18 @@
 
 import json
 import re
-import shutil
 
 import pytest
+from chromium import prefer, resize
 
 from hf_capsule_mt.analysis.plots import draw_figures, save
 from hf_capsule_mt.analysis.report_page import render
 
 pytest.importorskip("selenium", reason="needs selenium")
 
-from selenium import webdriver
-from selenium.webdriver.chrome.options import Options
-from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import Select, WebDriverWait
-
-CHROMIUM, CHROMEDRIVER = shutil.which("chromium"), shutil.which("chromedriver")
-ARGUMENTS = (
-    *("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-quic"),
-    *("--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync"),
-    "--window-size=1280,800",
-)
-
-pytestmark = pytest.mark.skipif(not (CHROMIUM and CHROMEDRIVER), reason="needs chromium and chromedriver")
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory):
-    options = Options()
-    options.binary_location = CHROMIUM
-    for argument in (*ARGUMENTS, f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):
-        options.add_argument(argument)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    driver = webdriver.Chrome(options=options, service=Service(CHROMEDRIVER))
-    yield driver
-    driver.quit()
 
 
 @pytest.fixture
@@ -239,8 +215,7 @@ def test_nothing_is_wider_than_the_window(show, report):
     assert all(complete and natural > 300 for complete, natural in run(images))
     run("document.querySelectorAll('details').forEach((node) => { node.open = true; })")
     for width in (360, 1280):
-        size = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": width < 500}
-        page.browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+        resize(page.browser, width)
         assert run("return innerWidth") == width
         assert run("return document.documentElement.scrollWidth") <= width
         outside = """
@@ -257,10 +232,8 @@ def test_readers_who_want_less_motion_get_none(show, report):
     page = show(report)
     moving = "return getComputedStyle(document.querySelector('.parts span')).transitionDuration"
     assert page.browser.execute_script(moving) == "0.3s"
-    media = {"features": [{"name": "prefers-reduced-motion", "value": "reduce"}]}
-    page.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
+    prefer(page.browser, prefers_reduced_motion="reduce")
     assert page.browser.execute_script(moving) == "0s"
-    page.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
 
 
 def test_text_stays_text(show, report):

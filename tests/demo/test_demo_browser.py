@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -13,23 +12,14 @@ import pytest
 pytest.importorskip("selenium", reason="needs selenium")
 pytest.importorskip("gradio", reason="needs gradio")
 
-from selenium import webdriver
-from selenium.webdriver.chrome.options import Options
-from selenium.webdriver.chrome.service import Service
+from chromium import prefer, resize
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import WebDriverWait
 
 from tiny_translation import PAIRS, SOURCES
 
-CHROMIUM, CHROMEDRIVER = shutil.which("chromium"), shutil.which("chromedriver")
-ARGUMENTS = (
-    *("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-quic"),
-    *("--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync"),
-)
 SENTENCE = SOURCES[1]
-
-pytestmark = pytest.mark.skipif(not (CHROMIUM and CHROMEDRIVER), reason="needs chromium and chromedriver")
 
 
 @pytest.fixture(scope="module")
@@ -45,22 +35,10 @@ def address(runs):
     assert server.wait(timeout=20) == 130
 
 
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory):
-    options = Options()
-    options.binary_location = CHROMIUM
-    for argument in (*ARGUMENTS, f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):
-        options.add_argument(argument)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    driver = webdriver.Chrome(options=options, service=Service(CHROMEDRIVER))
-    yield driver
-    driver.quit()
-
-
 @pytest.fixture
 def page(browser, address):
     """The page as it is opened; afterwards nothing may have gone wrong or come from elsewhere."""
-    size(browser, 1280)
+    resize(browser, 1280)
     browser.get_log("browser")
     browser.get(address)
     shown = Page(browser)
@@ -74,11 +52,6 @@ def page(browser, address):
     events = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
     urls = [e["params"]["request"]["url"] for e in events if e["method"] == "Network.requestWillBeSent"]
     assert urls and all(url.startswith((address, "data:", "blob:", "chrome:")) for url in urls)
-
-
-def size(browser, width):
-    metrics = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
-    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
 
 
 class Page:
@@ -191,7 +164,7 @@ def test_errors_hints_and_long_texts(page, runs):
 
 @pytest.mark.parametrize("width", [390, 1280])
 def test_nothing_is_wider_than_the_window(page, width):
-    size(page.browser, width)
+    resize(page.browser, width)
     page.send(" ".join(SOURCES[:2]))
     page.finished()
     assert page.overflow() <= 0
@@ -209,17 +182,13 @@ def test_nothing_is_wider_than_the_window(page, width):
 
 
 def test_dark_pages_have_dark_views(page):
-    media = {"features": [{"name": "prefers-color-scheme", "value": "dark"}]}
-    page.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
-    try:
-        page.browser.refresh()
-        page.send(SENTENCE)
-        page.finished()
-        colours = page.browser.execute_script("""
-            const view = document.querySelectorAll(".routing-view")[1];
-            const style = (selector) => getComputedStyle(view.querySelector(selector));
-            return [style("[data-part=status]").color, style("[data-part=stepper]").backgroundColor]""")
-        text, paper = (sum(map(float, re.findall(r"[\d.]+", colour)[:3])) for colour in colours)
-        assert text > 2 * 255 and paper < 255
-    finally:
-        page.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+    prefer(page.browser, prefers_color_scheme="dark")
+    page.browser.refresh()
+    page.send(SENTENCE)
+    page.finished()
+    colours = page.browser.execute_script("""
+        const view = document.querySelectorAll(".routing-view")[1];
+        const style = (selector) => getComputedStyle(view.querySelector(selector));
+        return [style("[data-part=status]").color, style("[data-part=stepper]").backgroundColor]""")
+    text, paper = (sum(map(float, re.findall(r"[\d.]+", colour)[:3])) for colour in colours)
+    assert text > 2 * 255 and paper < 255

@@ -5,9 +5,9 @@
         run_python(code, hub.environment(tmp_path))  # or a fresh process
 
 It serves the routes of model repositories that publishing and loading use, those of Spaces that publishing uses (they
-are "spaces/user/name" here), and those of data sets that reading one uses; `add_dataset` makes one. What it copies from
-the real Hub because tests depend on it: a new repository has one commit with .gitattributes; the server decides which
-files are LFS; LFS objects live on another host, outlive a commit that failed, and are not sent twice; a private
+are "spaces/user/name" here), and those of data sets that reading one uses; `add_dataset` makes one. What it copies
+from the real Hub because tests depend on it: a new repository has one commit with .gitattributes; the server decides
+which files are LFS; LFS objects live on another host, outlive a commit that failed, and are not sent twice; a private
 repository does not exist for those who may not see it; a card whose front matter is not valid is refused.
 Not served: Xet, writing data sets, running Spaces, pull requests.
 """
