@@ -180,10 +180,11 @@ def _view() -> Any:
 
 
 def _header(systems: Sequence[System], title: str) -> str:
-    described = "; ".join(
-        f"<b>{html.escape(system.name)}</b>{': ' if system.description else ''}{html.escape(system.description)}"
-        for system in systems
-    )
+    if len(systems) == 1:
+        described = html.escape(systems[0].description)
+    else:
+        names = [f"<b>{html.escape(system.name)}</b>: {html.escape(system.description)}" for system in systems]
+        described = "<br>".join(names)
     return f'<header class="title"><h1>{html.escape(title)}</h1><p>{described}</p></header>'
 
 

@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from hf_capsule_mt.hub import publishing, space
 from hf_capsule_mt.hub.cards import load_values
 from hf_capsule_mt.hub.publishing import check_space, prepare, upload
 from hf_capsule_mt.hub.space import ENTRY, NAME, PACKAGE, PAGE, PAGE_FILES, REQUIREMENTS, travelling, write_space
+from loopback import run_python
 from tiny_translation import SOURCES
 
 pytest.importorskip("gradio", reason="needs gradio")
@@ -107,6 +109,23 @@ def test_published_beside_its_model_and_pinned_to_it(finished_run, values_file, 
     settings = json.loads(published.head.files["settings.json"])
     assert (settings["model"], settings["revision"]) == (MODEL, model.head.sha)
     assert published.head.files["app.py"].decode() == space.APP
+    # as the Hub runs it: what was uploaded, with the model that was uploaded, and without this package
+    for path, content in published.head.files.items():
+        (tmp_path / "running" / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "running" / path).write_bytes(content)
+    code = f"""
+        import sys
+        sys.modules["hf_capsule_mt"] = None
+        sys.path.insert(0, {str(tmp_path / "running")!r})
+        import app
+        from capsule_demo.demo import space
+        settings = space.read_settings()
+        system = space.load(settings)
+        space.make_page(settings, system)
+        *_, (text, _) = system.translate({SOURCES[0]!r}, 5)
+        print(text)"""
+    text = run_python(textwrap.dedent(code), hub.environment(tmp_path)).splitlines()[-1]
+    assert f"| {SOURCES[0]} | {text} |" in model.head.files["README.md"].decode()
 
 
 def test_an_upload_that_is_cut_off_leaves_no_half(folders, hub, tmp_path, monkeypatch):

@@ -40,7 +40,7 @@ function routingView(root) {
   const mean = (values) => sum(values) / values.length;
   const percent = (share) => `${Math.round(100 * share)}\u00a0%`;
   const digits = (value) => (value === null ? "–" : value.toFixed(2));
-  const factor = (value) => value.toPrecision(value < 0.995 ? 2 : 3);
+  const factor = (value) => (value < 0.005 ? "0" : value.toPrecision(value < 0.995 ? 2 : 3));
   const indices = (length) => Array.from({ length }, (_, index) => index);
   // Elementwise mean of arrays, however deep
   const meanOf = (arrays) => (Array.isArray(arrays[0]) ? arrays[0].map((_, index) => meanOf(arrays.map((array) => array[index]))) : mean(arrays));
@@ -161,7 +161,9 @@ function routingView(root) {
     if (!only) list.append(element("dt", "", "Source"), element("dd", "", sentence.source));
     if (sentence.reference) list.append(element("dt", "", "Reference"), element("dd", "", sentence.reference));
     for (const name of names.filter((name) => !only || name === only)) {
-      list.append(element("dt", !only && name === state.system && names.length > 1 ? "chosen" : "", name), translationNode(name, names, sentence.systems));
+      const chosen = !only && name === state.system && names.length > 1;
+      const title = only && state.data.systems.length === 1 ? "Translation" : name;
+      list.append(element("dt", chosen ? "chosen" : "", title), translationNode(name, names, sentence.systems));
     }
     part("texts-note").hidden = !list.querySelector("mark");
     part("texts-note").textContent = `Underlined: ${names.length === 2 ? "what the two translations do not share" : `not in the translation of ${names[0]}`}.`;
