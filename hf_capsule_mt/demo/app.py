@@ -76,7 +76,9 @@ def build(systems: Sequence[System], examples: Sequence[str] = (), title: str = 
             "fn": respond,
             "inputs": [sentence, num_beams],
             "outputs": [notice, *views],
-            "show_progress": "hidden",
+            # whoever waits behind others sees it where the sentence is
+            "show_progress": "minimal",
+            "show_progress_on": sentence,
             # the models are used by one thread at a time
             "concurrency_limit": 1,
             "concurrency_id": "models",

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import socket
 import threading
 from collections.abc import Sequence
 from importlib.util import find_spec
@@ -91,6 +92,29 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def check_address(host: str, port: int | None) -> None:
+    """
+    Check that a server can listen there, before models are loaded.
+
+    Args:
+        host: name or address.
+        port: None is any.
+
+    Raises:
+        ValueError: it cannot.
+    """
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(host, port or 0, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind) as listener:
+            # as the server will: what the last one left behind is no hindrance
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(address)
+    except (OSError, OverflowError) as error:
+        place = host if port is None else f"{host}, port {port}"
+        reason = getattr(error, "strerror", None) or error
+        raise ValueError(f"cannot listen on {place} ({reason}); name another --host or --port") from None
+
+
 def _load(arguments: argparse.Namespace) -> list[Any]:
     """The systems, each loaded; see `load_checkpoint` for the errors."""
     from .translating import System
@@ -112,6 +136,7 @@ def _command(arguments: argparse.Namespace) -> None:
     for run in arguments.runs:
         if is_missing_directory(run):
             raise ValueError(f"there is no directory {run}")
+    check_address(arguments.host, arguments.port)
     examples = find_examples(arguments.runs, arguments.examples)
     systems = _load(arguments)
     # before gradio is imported, which reads it

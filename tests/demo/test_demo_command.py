@@ -1,6 +1,7 @@
 """`hf-capsule-mt demo` before its server starts: what it takes, and what it refuses in one line."""
 
 import re
+import socket
 import sys
 from pathlib import Path
 
@@ -51,6 +52,19 @@ class TestRefusals:
         monkeypatch.setattr(command, "find_spec", lambda name: None)
         said = refusal(capsys, runs.plain)
         assert said == 'the demonstration needs gradio: pip install "hf_capsule_mt[demo]"'
+
+    def test_addresses_where_nobody_can_listen(self, capsys, runs):
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", 0))
+            taken.listen()
+            port = taken.getsockname()[1]
+            said = refusal(capsys, runs.plain, "--port", port)
+        assert said == (
+            f"cannot listen on 127.0.0.1, port {port} (Address already in use); name another --host or --port"
+        )
+        # an address for documentation, which no machine has
+        assert refusal(capsys, runs.plain, "--host", "192.0.2.1").startswith("cannot listen on 192.0.2.1 (")
+        assert "port 99999 (" in refusal(capsys, runs.plain, "--port", 99999)
 
     def test_examples_that_are_none(self, capsys, tmp_path, runs):
         empty = tmp_path / "empty.txt"

@@ -159,3 +159,10 @@ def test_nothing_on_the_page_comes_from_elsewhere(plain):
     assert "A &lt;b&gt;title&lt;/b&gt;" in text
     for dependency in config["dependencies"]:
         assert dependency["api_visibility"] == "private"
+
+
+def test_the_models_are_used_by_one_request_at_a_time(plain):
+    functions = build([plain], SOURCES).fns.values()
+    uses = [function for function in functions if function.name == "respond"]
+    assert len(uses) == 3
+    assert {(function.concurrency_id, function.concurrency_limit) for function in uses} == {("models", 1)}

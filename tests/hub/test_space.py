@@ -80,7 +80,7 @@ def test_what_names_this_package_cannot_travel(tmp_path, monkeypatch):
 def test_checks_find_what_is_wrong(folders, tmp_path):
     model, folder = folders
     broken = shutil.copytree(folder, tmp_path / "broken")
-    (broken / NAME / "demo" / "app.py").write_text("import hf_capsule_mt\n", encoding="utf-8")
+    (broken / NAME / ENTRY).write_text("import hf_capsule_mt\n", encoding="utf-8")
     with pytest.raises(ValueError, match="without this package cannot load and use"):
         check_space(broken, model, SOURCES[:1])
     (broken / "notes.txt").write_text("hf_" + "aB3" * 12, encoding="utf-8")
