@@ -103,16 +103,17 @@ def check_address(host: str, port: int | None) -> None:
     Raises:
         ValueError: it cannot.
     """
+    if port is not None and not 0 < port < 2**16:
+        raise ValueError(f"{port} is no port; name one from 1 to 65535 with --port")
     try:
         family, kind, _, _, address = socket.getaddrinfo(host, port or 0, type=socket.SOCK_STREAM)[0]
         with socket.socket(family, kind) as listener:
             # as the server will: what the last one left behind is no hindrance
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind(address)
-    except (OSError, OverflowError) as error:
+    except OSError as error:
         place = host if port is None else f"{host}, port {port}"
-        reason = getattr(error, "strerror", None) or error
-        raise ValueError(f"cannot listen on {place} ({reason}); name another --host or --port") from None
+        raise ValueError(f"cannot listen on {place} ({error.strerror}); name another --host or --port") from None
 
 
 def _load(arguments: argparse.Namespace) -> list[Any]:

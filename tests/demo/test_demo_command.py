@@ -64,7 +64,7 @@ class TestRefusals:
         )
         # an address for documentation, which no machine has
         assert refusal(capsys, runs.plain, "--host", "192.0.2.1").startswith("cannot listen on 192.0.2.1 (")
-        assert "port 99999 (" in refusal(capsys, runs.plain, "--port", 99999)
+        assert refusal(capsys, runs.plain, "--port", 99999).startswith("99999 is no port")
 
     def test_examples_that_are_none(self, capsys, tmp_path, runs):
         empty = tmp_path / "empty.txt"
