@@ -49,7 +49,7 @@ class System:
     ) -> None:
         self.name, self.description = name, description
         self.model, self.tokenizer = model, tokenizer
-        self._languages = dict(zip(("src_lang", "tgt_lang"), languages, strict=True))
+        self._languages: dict[str, Any] = dict(zip(("src_lang", "tgt_lang"), languages, strict=True))
         self._pipeline = TranslationPipeline(model=model, tokenizer=tokenizer, task="translation")
 
     def cut(self, sentence: str) -> str:
@@ -57,7 +57,7 @@ class System:
         sentence = sentence[:MAX_CHARACTERS]
         limit = min(MAX_TOKENS, max_source_length(self.tokenizer, self.model.config))
         encoded, (excess,) = encode_truncated(self.tokenizer, [sentence], limit)
-        return self.tokenizer.decode(encoded["input_ids"][0], skip_special_tokens=True) if excess else sentence
+        return self._text(encoded["input_ids"][0]) if excess else sentence
 
     def translate(self, sentence: str, num_beams: int) -> Iterator[tuple[str, list[int] | None]]:
         """
@@ -77,7 +77,10 @@ class System:
             ids = self._generate(sentence, num_beams=num_beams)
         else:
             ids = yield from self._grow(sentence)
-        yield self.tokenizer.decode(ids, skip_special_tokens=True), ids.tolist()
+        yield self._text(ids), ids.tolist()
+
+    def _text(self, token_ids: Any) -> str:
+        return str(self.tokenizer.decode(token_ids, skip_special_tokens=True))
 
     def _generate(self, sentence: str, **generation: Any) -> Tensor:
         (result,) = self._pipeline([sentence], return_tensors=True, do_sample=False, **self._languages, **generation)
