@@ -24,6 +24,21 @@ settings.register_profile("thorough", max_examples=1000, database=None, **_QUICK
 settings.load_profile("default")
 
 
+@pytest.fixture(scope="session")
+def one_browser(tmp_path_factory):
+    driver = chromium.start(tmp_path_factory.mktemp("profile"))
+    yield driver
+    driver.quit()
+
+
+@pytest.fixture
+def browser(one_browser):
+    """A Chromium as it is on a desktop, the same process for all tests; see `chromium`."""
+    yield one_browser
+    one_browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+    chromium.prefer(one_browser)
+
+
 @pytest.fixture
 def plain_checkpoint(tmp_path):
     """A plain Marian checkpoint directory with shared vocabularies."""
@@ -53,18 +68,3 @@ def exported_run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("exported_run")
     run = taught_run(folder)
     return run, export_onnx(run, folder / "exported")
-
-
-@pytest.fixture(scope="session")
-def one_browser(tmp_path_factory):
-    driver = chromium.start(tmp_path_factory.mktemp("profile"))
-    yield driver
-    driver.quit()
-
-
-@pytest.fixture
-def browser(one_browser):
-    """A Chromium as it is on a desktop, the same process for all tests; see `chromium`."""
-    yield one_browser
-    one_browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
-    chromium.prefer(one_browser)

@@ -23,7 +23,7 @@ from typing import Any
 
 from ..analysis.report import describe
 from ..command import run_command
-from ..evaluation.checkpoints import is_missing_directory, load_checkpoint, set_languages
+from ..evaluation.checkpoints import is_missing_directory, load_checkpoint
 from ..files import read_json, read_lines
 from ..loading import add_trust_argument
 
@@ -123,8 +123,9 @@ def _load(arguments: argparse.Namespace) -> list[Any]:
     systems = []
     for name, run in zip(_names(arguments.runs, arguments.names), arguments.runs, strict=True):
         model, tokenizer = load_checkpoint(run, device=arguments.device, trust_remote_code=arguments.trust_remote_code)
-        set_languages(tokenizer, arguments.source_lang, arguments.target_lang)
         languages = (arguments.source_lang, arguments.target_lang)
+        if any(languages) and not hasattr(tokenizer, "_build_translation_inputs"):
+            raise ValueError(f"{run} is of a single pair of languages: leave out --source_lang and --target_lang")
         systems.append(System(name, model, tokenizer, describe(model.config), languages))
     return systems
 

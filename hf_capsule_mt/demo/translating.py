@@ -37,6 +37,9 @@ class System:
         tokenizer: its tokenizer.
         description: what is special about it, in a few words.
         languages: codes of source and target, for multilingual tokenizers.
+
+    Raises:
+        ValueError: the tokenizer needs languages, or does not have these.
     """
 
     def __init__(
@@ -51,6 +54,8 @@ class System:
         self.model, self.tokenizer = model, tokenizer
         self._languages: dict[str, Any] = dict(zip(("src_lang", "tgt_lang"), languages, strict=True))
         self._pipeline = TranslationPipeline(model=model, tokenizer=tokenizer, task="translation")
+        # what it says about languages, it says now
+        self._pipeline.preprocess(".", **self._languages)
 
     def cut(self, sentence: str) -> str:
         """The sentence, or as much of its beginning as can be translated and shown."""

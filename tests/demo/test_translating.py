@@ -5,7 +5,7 @@ import json
 import threading
 
 import pytest
-from transformers import BartForConditionalGeneration
+from transformers import BartForConditionalGeneration, MBart50Tokenizer
 
 from hf_capsule_mt.analysis.examples import example
 from hf_capsule_mt.demo.translating import MAX_TOKENS, System
@@ -87,6 +87,14 @@ class TestGrowing:
         recurrent = System("recurrent", rnn_model(vocab_size=len(plain.tokenizer)), copy.deepcopy(plain.tokenizer))
         recurrent.tokenizer.model_max_length = 10**30
         assert len(recurrent.tokenizer(recurrent.cut(long * 99)).input_ids) == MAX_TOKENS
+
+
+def test_multilingual_models_are_told_their_languages(plain):
+    pieces = ["<s>", "<pad>", "</s>", "<unk>", "▁a", "▁dog", "."]
+    tokenizer = MBart50Tokenizer(vocab=[(piece, -1.0) for piece in pieces])
+    with pytest.raises(ValueError, match="src_lang"):
+        System("mbart", plain.model, tokenizer)
+    assert System("mbart", plain.model, tokenizer, languages=("en_XX", "de_DE")).name == "mbart"
 
 
 class TestUpdates:
