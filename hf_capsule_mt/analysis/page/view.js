@@ -407,7 +407,7 @@ function routingView(root) {
       return { node, rows, range, iteration };
     });
     part(stack).replaceChildren(...heats.map(({ node }) => node));
-    part(`${stack}-scale`).replaceChildren(scale("ratios", `1/${LARGEST_RATIO}`, `${LARGEST_RATIO} times uniform`));
+    part(`${stack}-scale`).replaceChildren(scale("ratios", `1/${LARGEST_RATIO} or less`, `${LARGEST_RATIO} times uniform or more`));
     part(`${stack}-note`).textContent = "Probability of the capsules (columns) for a layer's vote; flat: nowhere further from uniform than by a factor of "
       + `${FLAT_RATIO}. ${capsules && capsules > groups ? `A column is the mean of about ${Math.round(capsules / groups)} of ${capsules} capsules. ` : ""}`
       + "On the right: the layer's part in the capsules.";
