@@ -57,7 +57,7 @@ def build(systems: Sequence[System], examples: Sequence[str] = (), title: str = 
                 label="Sentence", placeholder=HINT, lines=1, max_lines=5, scale=5, min_width=280, elem_id="sentence"
             )
             num_beams = gradio.Slider(
-                *(1, MAX_BEAMS), value=1, step=1, label="Beam size", scale=2, min_width=200, elem_id="beams"
+                minimum=1, maximum=MAX_BEAMS, step=1, label="Beam size", scale=2, min_width=200, elem_id="beams"
             )
             button = gradio.Button("Translate", variant="primary", scale=1, min_width=120, elem_id="translate")
         chosen = None
@@ -82,16 +82,16 @@ def build(systems: Sequence[System], examples: Sequence[str] = (), title: str = 
             # the models are used by one thread at a time
             "concurrency_limit": 1,
             "concurrency_id": "models",
+            # of what a page asks for meanwhile, the last is done when its turn comes
+            "trigger_mode": "always_last",
             "api_visibility": "private",
         }
-        # a second request of the same page ends the first
-        options["trigger_mode"] = "always_last"
         sentence.submit(**options)
         button.click(**options)
         if chosen is not None:
             chosen.click(
                 lambda row: row[0], chosen, sentence, show_progress="hidden", queue=False, api_visibility="private"
-            ).then(**{**options, "trigger_mode": None})
+            ).then(**options)
     return page
 
 
@@ -105,7 +105,8 @@ def launch(page: Any, **options: Any) -> Any:
         slider_color="*primary_700",
     )
     # whatever the environment says
-    closed: dict[str, Any] = dict.fromkeys(("share", "run_history", "enable_monitoring", "ssr_mode", "pwa"), False)
+    features = ("share", "run_history", "enable_monitoring", "ssr_mode", "pwa", "mcp_server")
+    closed: dict[str, Any] = dict.fromkeys(features, False)
     shown = {"theme": theme, "css_paths": PAGE / "demo.css", "footer_links": ["gradio"]}
     return page.launch(**closed, **shown, show_error=True, quiet=True, **options)
 

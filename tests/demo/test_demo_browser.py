@@ -89,6 +89,12 @@ class Page:
     def translations(self):
         return [self.view(side).find_element(By.CSS_SELECTOR, ".texts dd").text for side in (self.left, self.right)]
 
+    def growing(self):
+        return self.browser.execute_script("return document.querySelector('.routing-view .growing') !== null")
+
+    def left_translation(self):
+        return self.browser.execute_script("return document.querySelector('.routing-view .texts dd').textContent")
+
     def notice(self):
         # in one go: it is replaced meanwhile
         text = "return (document.querySelector('#notice .notice') || { textContent: '' }).textContent"
@@ -145,6 +151,12 @@ def test_beams_and_examples(page):
     page.finished()
     assert page.wait("#sentence textarea").get_attribute("value") == SOURCES[1]
     assert page.translations()[0] == PAIRS[SOURCES[1]]
+    # what is chosen while the page is busy has its turn
+    for number in (0, 1, 2):
+        examples[number].click()
+    WebDriverWait(page.browser, 20, 0.05).until(
+        lambda _: not page.growing() and page.left_translation() == PAIRS[SOURCES[2]]
+    )
 
 
 def test_errors_hints_and_long_texts(page, runs):
