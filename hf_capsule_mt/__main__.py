@@ -12,6 +12,7 @@ Train, distil, convert, publish, translate, score and study capsule models.
     hf-capsule-mt export RUN OUTPUT --format onnx              translates without PyTorch
     hf-capsule-mt publish RUN USER/NAME --card VALUES.yaml     check a trained model and upload it to the Hub
     hf-capsule-mt report RUN --source F --reference F          one page on its translations and its routing
+    hf-capsule-mt demo RUN [RUN2]                              a page to type sentences on, with their routing
     hf-capsule-mt translate RUN [FILE]                         translate a file or standard input
     hf-capsule-mt score RUN SOURCE TARGET                      log-probabilities of given translations
     hf-capsule-mt COMMAND --help                               every argument
@@ -29,6 +30,7 @@ from ._version import __version__
 COMMANDS = {
     "convert": "hf_capsule_mt.hub.conversion",
     "data": "hf_capsule_mt.data.fetch",
+    "demo": "hf_capsule_mt.demo.command",
     "distill": "hf_capsule_mt.training.distillation",
     "export": "hf_capsule_mt.serving.export",
     "launch-config": "hf_capsule_mt.training.launch_command",

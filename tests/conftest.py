@@ -9,6 +9,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 # encoded training text is kept there
 os.environ.setdefault("HF_DATASETS_CACHE", tempfile.mkdtemp(prefix="hf_capsule_mt_tests_"))
 
+import chromium
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
@@ -21,6 +22,21 @@ _QUICK = {"deadline": None, "suppress_health_check": list(HealthCheck), "print_b
 settings.register_profile("default", max_examples=25, derandomize=True, database=None, **_QUICK)
 settings.register_profile("thorough", max_examples=1000, database=None, **_QUICK)
 settings.load_profile("default")
+
+
+@pytest.fixture(scope="session")
+def one_browser(tmp_path_factory):
+    driver = chromium.start(tmp_path_factory.mktemp("profile"))
+    yield driver
+    driver.quit()
+
+
+@pytest.fixture
+def browser(one_browser):
+    """A Chromium as it is on a desktop, the same process for all tests; see `chromium`."""
+    yield one_browser
+    one_browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+    chromium.prefer(one_browser)
 
 
 @pytest.fixture

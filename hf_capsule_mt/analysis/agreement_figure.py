@@ -24,6 +24,7 @@ from ..files import write_whole
 from ..models.capsule_operators import routes_layers
 from ..models.configuration_capsule_rnn import CAPSULE_MEMORIES
 from ..models.pipeline_translation import encode_truncated, evaluation_mode, limit_length, max_source_length
+from .sentence_routing import by_preferred_layer, shown_tokens
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-WORD_STARTS = ("▁", "Ġ")
 # The first that are installed are asked in this order for a character that the one before does not have
 FONTS = (
     "DejaVu Sans",
@@ -255,17 +255,6 @@ def draw_layer_maps(figure: Figure | SubFigure, panels: list[Axes], agreements: 
     bar.ax.tick_params(labelsize=8)
 
 
-def by_preferred_layer(agreements: np.ndarray) -> np.ndarray:
-    """
-    Order of the capsules, [N]: from those that get most of their votes from the first layer to those of the last.
-
-    Args:
-        agreements: of one iteration, [L, N].
-    """
-    shares = agreements / agreements.sum(axis=0, keepdims=True).clip(min=np.finfo(np.float64).tiny)
-    return np.argsort(shares.T @ np.arange(len(shares)), kind="stable")
-
-
 def _draw_memory(row: SubFigure, agreements: np.ndarray, tokens: list[str]) -> None:
     """Source words x capsules of the memory, [S, M]."""
     capsules = agreements.shape[1]
@@ -360,34 +349,6 @@ def save_figure(figure: Figure, path: Path) -> None:
             f"{path} shows boxes in the place of characters that no installed font has; install one that has them"
             " (for Chinese and Japanese, Noto Sans CJK)"
         )
-
-
-def shown_tokens(tokenizer: PreTrainedTokenizerBase, token_ids: Tensor) -> list[str]:
-    """
-    Pieces as text, as figures and reports show them: one that continues a word has a hyphen before it, and bytes of a
-    character keep the name of their piece.
-
-    Args:
-        token_ids: [tokens].
-    """
-    ids = token_ids.tolist()
-    names = tokenizer.convert_ids_to_tokens(ids)
-    # other tokenizers do not say where words begin
-    marks_words = any(name.startswith(WORD_STARTS) for name in names)
-    shown: list[str] = []
-    begins_word = True
-    for name, token_id in zip(names, ids, strict=True):
-        begins_word = begins_word or name.startswith(WORD_STARTS) or token_id in tokenizer.all_special_ids
-        text = "".join(str(tokenizer.decode([token_id])).split())
-        if not text or "\N{REPLACEMENT CHARACTER}" in text:
-            text = name
-        # scripts with capitals have spaces between words; punctuation needs no hyphen
-        elif marks_words and not begins_word and text[0].upper() != text[0].lower():
-            text = f"-{text}"
-        shown.append(text)
-        # where a space is a piece of its own, the word follows
-        begins_word = name in WORD_STARTS
-    return shown
 
 
 def _mean_over_positions(agreements: tuple[Tensor, ...] | None) -> np.ndarray | None:

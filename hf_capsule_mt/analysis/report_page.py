@@ -53,7 +53,10 @@ LABELS = {
 # digits that the examples keep: more than can be seen
 DIGITS = 3
 # what the script reads of an example
-EXAMPLE_PARTS = ("source", "reference", "translation", "source_tokens", "target_tokens")
+EXAMPLE_PARTS = (
+    *("source", "reference", "translation"),
+    *("source_tokens", "target_tokens", "source_words", "target_words"),
+)
 ROUTING_PARTS = ("guided", "decoder", "encoder", "memory")
 ROUTING_FIELDS = ("groups", "assignment", "agreement", "capsules")
 
@@ -82,7 +85,7 @@ def render(report: Mapping[str, Any], figures: Mapping[str, str]) -> str:
         lstrip_blocks=True,
     )
     environment.filters.update(number=number, p=p_value)
-    style, script = ((PAGE / name).read_text(encoding="utf-8") for name in ("style.css", "view.js"))
+    style, script = (_joined(*names) for names in (("style.css", "view.css"), ("view.js", "report.js")))
     data, general = example_data(report), _figures(report, figures, None)
     page = environment.get_template("template.html").render(
         report=report,
@@ -122,15 +125,10 @@ def example_data(report: Mapping[str, Any]) -> dict[str, Any]:
 
     Returns:
         "sentences": "source", "reference" and "systems" (system -> example), in the order of their first appearance;
-        "systems": the names; "capsules": system -> stack -> N.
+        "systems": the names.
     """
     sentences: dict[str, dict[str, Any]] = {}
-    capsules: dict[str, dict[str, int]] = {}
     for system in report["systems"]:
-        routing = system.get("routing") or {}
-        capsules[system["name"]] = {
-            stack: routing[stack]["capsules"] for stack in ("encoder", "decoder") if stack in routing
-        }
         for example in system.get("examples") or ():
             source = example["source"]
             sentence = sentences.setdefault(
@@ -144,7 +142,6 @@ def example_data(report: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "systems": [system["name"] for system in report["systems"]],
         "sentences": list(sentences.values()),
-        "capsules": capsules,
     }
 
 
@@ -169,6 +166,11 @@ def p_value(value: Any) -> str:
     if value is None or not math.isfinite(value):
         return NOTHING
     return "< 0.001" if value < 0.001 else f"{value:.3f}"
+
+
+def _joined(*names: str) -> str:
+    """Files of the page, one behind the other."""
+    return "".join((PAGE / name).read_text(encoding="utf-8") for name in names)
 
 
 def _hash(text: str) -> str:

@@ -23,12 +23,12 @@ from ..evaluation.encoding import check_ids, source_vocabulary, target_vocabular
 from ..models.pipeline_translation import encode_truncated, evaluation_mode, max_positions, max_source_length
 from .agreement_figure import has_routing
 from .gold import overlap_rates
+from .sentence_routing import GROUPS
 
 logger = logging.getLogger(__name__)
 
 RoutingSummary = dict[str, Any]
 
-GROUPS = ("PAST", "FUTURE", "REDUNDANT")
 PROGRESS_BINS = 10
 # float64 numbers of an agreement that are worked on at a time
 CHUNK = 2**20

@@ -6,6 +6,7 @@ A trained run becomes a model on the Hub that needs nothing but transformers.
     hf-capsule-mt publish runs/grammar user/name     without --card: writes runs/grammar/card.yaml, to be gone over
     hf-capsule-mt publish runs/grammar user/name     ... and again: publishes with it
     hf-capsule-mt publish runs/grammar user/name --onnx    ... and the model for ONNX Runtime beside it, in onnx/
+    hf-capsule-mt publish runs/grammar user/name --space user/demo    ... and a page to try it on, as a Space
 
 Writes the folder that is to be published (RUN/hub, or --output): weights as safetensors, configuration, the code of
 the model and of the pipeline, tokenizer, generation config, results and translations, and a model card that is
@@ -13,6 +14,9 @@ rendered from the run's results and from a file with what a run cannot know. Che
 are there, nothing is a pickle, a link, a token or a path of this machine, and a process without this package loads it
 and translates the samples of the card as they are printed there. Only then does it take the place of an earlier
 folder, and is uploaded in one commit: the Hub has all of it or nothing.
+
+The Space is written beside that folder, NAME_space, and checked with it before anything is uploaded; it runs the model
+of the commit that was uploaded, and no later one.
 
 A folder that another trainer saved has no results.json; its card says that scores and training are not known.
 """
@@ -31,14 +35,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, ModelCard
+from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, ModelCard, SpaceCard
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalTokenNotFoundError
 from huggingface_hub.utils import validate_repo_id
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from ..command import run_command
 from ..files import whole_folder, write_whole
-from ..loading import add_trust_argument, check_is_no_pickle
+from ..loading import add_trust_argument, check_is_no_pickle, from_checkpoint
 from ..markup import markdown_text
 from ..models.pipeline_translation import TranslationPipeline, evaluation_mode
 from ..records import find_paths, find_secrets, is_secret, public_record, texts
@@ -56,6 +60,7 @@ from .cards import (
 from .conversion import empty_folder
 from .export import export
 from .license_file import LICENSE, license_text
+from .space import require_gradio, write_space
 from .starter import TO_CHECK, VALUES, starter_values, write_starter
 
 PROGRAM = "hf-capsule-mt publish"
@@ -240,7 +245,28 @@ def check(folder: str | Path, sentences: Sequence[str]) -> None:
     check_files(folder)
     card = ModelCard.load(folder / CARD)
     check_card(card, scored=(folder / RESULTS).is_file())
-    seen = run_clean(folder, sentences)
+    _compare(run_clean(folder, sentences), sentences, card)
+
+
+def check_space(space: Path, folder: Path, sentences: Sequence[str]) -> None:
+    """
+    Check the folder of a Space with that of its model, without the network.
+
+    Args:
+        space: from `write_space`.
+        folder: of the model, which has been checked.
+        sentences: samples of the model's card.
+
+    Raises:
+        ValueError: a file that must not be published, or what a process without this package cannot do with it.
+    """
+    check_files(space)
+    seen = _run_clean(space.resolve(), sentences, "space", model=str(folder.resolve()))
+    _compare(seen, sentences, ModelCard.load(folder / CARD))
+
+
+def _compare(seen: dict[str, list[str]], sentences: Sequence[str], card: ModelCard) -> None:
+    """Translations by the way they were made with those that the card shows."""
     for way, translations in seen.items():
         for sentence, translation in zip(sentences, translations, strict=True):
             if markdown_text(translation) not in card.text:
@@ -310,14 +336,14 @@ def run_clean(folder: Path, sentences: Sequence[str]) -> dict[str, list[str]]:
     return seen
 
 
-def _run_clean(folder: Path, sentences: Sequence[str], way: str) -> dict[str, list[str]]:
+def _run_clean(folder: Path, sentences: Sequence[str], way: str, **more: str) -> dict[str, list[str]]:
     """One such process; see `clean_process`."""
-    request = {"way": way, "folder": str(folder), "sentences": list(sentences), "num_beams": NUM_BEAMS}
+    request = {"way": way, "folder": str(folder), "sentences": list(sentences), "num_beams": NUM_BEAMS, **more}
     with tempfile.TemporaryDirectory() as cache:
         # It has no use for tokens.
         environment = {name: value for name, value in os.environ.items() if not is_secret(name)}
         environment.pop("PYTHONPATH", None)
-        environment |= {"HF_HUB_OFFLINE": "1", "HF_MODULES_CACHE": cache}
+        environment |= {"HF_HUB_OFFLINE": "1", "HF_MODULES_CACHE": cache, "GRADIO_ANALYTICS_ENABLED": "False"}
         # -I: neither the current folder nor this package's own is on the path. No shell, and no words but our own.
         finished = subprocess.run(  # nosec B603
             [sys.executable, "-I", clean_process.__file__],
@@ -341,6 +367,7 @@ def upload(
     revision: str | None = None,
     tag: str | None = None,
     message: str | None = None,
+    repo_type: str = "model",
 ) -> str:
     """Uploads a folder in one commit; afterwards the repository holds these files and no others.
 
@@ -353,6 +380,7 @@ def upload(
         revision: branch, made if there is none; None is the main one.
         tag: given to the commit, so that users can pin it.
         message: of the commit.
+        repo_type: "model", or "space" for a folder from `write_space`.
 
     Returns:
         Address of the commit.
@@ -369,17 +397,23 @@ def upload(
         api.whoami()
     except LocalTokenNotFoundError:
         raise ValueError("you are not logged in to the Hub: run `hf auth login`, or set HF_TOKEN") from None
-    ModelCard.load(Path(folder) / CARD).validate()
-    api.create_repo(repo_id, private=private, exist_ok=True)
-    if tag is not None and tag in {ref.name for ref in api.list_repo_refs(repo_id).tags}:
+    (SpaceCard if repo_type == "space" else ModelCard).load(Path(folder) / CARD).validate()
+    sdk = "gradio" if repo_type == "space" else None
+    api.create_repo(repo_id, repo_type=repo_type, private=private, exist_ok=True, space_sdk=sdk)
+    if tag is not None and tag in {ref.name for ref in api.list_repo_refs(repo_id, repo_type=repo_type).tags}:
         raise ValueError(f"{repo_id} has a tag {tag} already; choose another one")
     if revision is not None:
-        api.create_branch(repo_id, branch=revision, exist_ok=True)
+        api.create_branch(repo_id, branch=revision, repo_type=repo_type, exist_ok=True)
     # not upload_folder, which may split what is large or fails into several commits
-    operations = _operations(Path(folder), api.list_repo_files(repo_id, revision=revision))
+    remote = api.list_repo_files(repo_id, revision=revision, repo_type=repo_type)
+    message = message or f"Publish the {repo_type}"
     try:
         commit = api.create_commit(
-            repo_id, operations, revision=revision, commit_message=message or "Publish the model"
+            repo_id,
+            _operations(Path(folder), remote),
+            revision=revision,
+            repo_type=repo_type,
+            commit_message=message,
         )
     except HfHubHTTPError:
         raise
@@ -447,6 +481,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--onnx", action="store_true", help=f"publish the model exported for ONNX Runtime, too, in the folder {ONNX}"
     )
+    parser.add_argument(
+        "--space", metavar="USER/NAME", help="publish a page to try the model on, too, as this Space (needs gradio)"
+    )
     parser.add_argument("--dry_run", action="store_true", help="write and check the folder, upload nothing")
     parser.add_argument("--private", action="store_true", default=None, help="make a new repository private")
     parser.add_argument("--revision", help="branch to upload to; the main one if not given")
@@ -458,7 +495,11 @@ def _parser() -> argparse.ArgumentParser:
 
 def _command(arguments: argparse.Namespace) -> None:
     output = arguments.output or arguments.run / "hub"
+    space = output.with_name(f"{output.name}_space")
     validate_repo_id(arguments.repo_id)
+    if arguments.space is not None:
+        validate_repo_id(arguments.space)
+        require_gradio()
     record = read_record(arguments.run)
     if record is None:
         print(f"{arguments.run} has no {RESULTS}: the card will say that scores and training are not known")
@@ -468,6 +509,8 @@ def _command(arguments: argparse.Namespace) -> None:
     values = load_values(arguments.card or _own_card(arguments.run, record, dry_run=dry, trust_remote_code=trust))
     if arguments.output is not None:
         empty_folder(output)
+        if arguments.space is not None:
+            empty_folder(space)
     revision = arguments.tag or arguments.revision or "main"
     with whole_folder(output) as folder:
         prepare(
@@ -478,6 +521,12 @@ def _command(arguments: argparse.Namespace) -> None:
     print("checked: a process without this package loads it and translates the samples as the card says")
     if arguments.onnx:
         print(f"checked: so does one without PyTorch and transformers, with {ONNX}/")
+    if arguments.space is not None:
+        with whole_folder(space) as folder:
+            write_space(folder, arguments.repo_id, revision, values, _description(output))
+            check_space(folder, output, values.samples)
+        print(f"written: {space}")
+        print("checked: a process without this package makes its page, and translates the samples as the card says")
     if dry:
         return
     address = upload(
@@ -489,6 +538,18 @@ def _command(arguments: argparse.Namespace) -> None:
         message=arguments.message,
     )
     print(f"published: {address}")
+    if arguments.space is not None:
+        commit = address.rsplit("/", 1)[-1]
+        write_space(space, arguments.repo_id, commit, values, _description(output))
+        address = upload(space, arguments.space, private=arguments.private, repo_type="space")
+        print(f"published: {address}")
+
+
+def _description(folder: Path) -> str:
+    """What is special about a model, for the page of its Space."""
+    from ..analysis.report import describe
+
+    return describe(from_checkpoint(AutoConfig, folder))
 
 
 def main(argv: Sequence[str]) -> int:

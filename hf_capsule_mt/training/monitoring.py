@@ -14,7 +14,6 @@ from transformers.integrations import TensorBoardCallback
 
 from ..analysis.agreement_figure import has_routing
 from ..analysis.routing_statistics import (
-    GROUPS,
     AgreementStatistics,
     GuidedStatistics,
     MemoryStatistics,
@@ -22,6 +21,7 @@ from ..analysis.routing_statistics import (
     forced_batch,
     forced_examples,
 )
+from ..analysis.sentence_routing import GROUPS
 from ..data.batching import IGNORE_INDEX
 from ..markup import markdown_inline
 from ..models.pipeline_translation import evaluation_mode

@@ -8,13 +8,17 @@ import torch
 from transformers import MarianMTModel
 
 from hf_capsule_mt.analysis.agreement_figure import agreement_arrays
-from hf_capsule_mt.analysis.examples import example, grouped_capsules
+from hf_capsule_mt.analysis.examples import example
+from hf_capsule_mt.analysis.sentence_routing import grouped_capsules, joined_words
 from hf_capsule_mt.data.grammar import generate_corpus
 from hf_capsule_mt.data.tokenizer import train_tokenizer
 from tiny_models import bart_model, capsule_model, plain_config, rnn_model
 
 SENTENCE, REFERENCE = "The small dogs sleep in the garden.", "Die kleinen Hunde schlafen im Garten."
-TEXTS = ["source", "reference", "translation", "source_tokens", "target_tokens"]
+TEXTS = [
+    *("source", "reference", "translation"),
+    *("source_tokens", "target_tokens", "source_words", "target_words"),
+]
 SYSTEMS = {
     "em_routing": (capsule_model, dict(aggregation="em_routing"), ["decoder", "encoder"]),
     "encoder_only": (bart_model, dict(aggregation="dynamic_routing", aggregate_decoder=False), ["encoder"]),
@@ -81,6 +85,26 @@ def test_tokens_are_shown_as_in_the_figure(tokenizer):
     arrays = agreement_arrays(model, tokenizer, source, max_new_tokens=2)
     assert data["source_tokens"] == arrays.source_tokens
     assert "-x" in data["target_tokens"] and data["target_tokens"][-1] == "</s>"
+
+
+def test_pieces_are_joined_to_words(tokenizer):
+    model = capsule_model(vocab_size=len(tokenizer), aggregation="em_routing")
+    source = "The dogsxq 猫 sleep, 1234."
+    data = example(model, tokenizer, source, "", "Die Hundxq schlafen.")
+    words = data["source_words"]
+    assert [word for word, _ in words if word not in ("<unk>", "▁")] == [
+        *("The", "dogsxq", "猫", "sleep", ",", "1234", ".", "</s>")
+    ]
+    for side in ("source", "target"):
+        assert sum(count for _, count in data[f"{side}_words"]) == len(data[f"{side}_tokens"])
+    assert dict(map(tuple, words))["dogsxq"] > 1
+    assert ("Hundxq" in dict(data["target_words"])) and data["target_words"][-1] == ("</s>", 1)
+
+
+def test_without_marks_of_words_every_piece_is_one(tokenizer):
+    ids = tokenizer("猫猫", add_special_tokens=False, return_tensors="pt").input_ids[0]
+    ids = ids[[not name.startswith("▁") for name in tokenizer.convert_ids_to_tokens(ids)]]
+    assert all(count == 1 for _, count in joined_words(tokenizer, ids))
 
 
 def test_without_routing_there_are_the_texts(tokenizer):

@@ -75,6 +75,7 @@ def test_only_the_parts_that_fit_the_model(checkpoints, files, tmp_path, name, c
     (system,) = report["systems"]
     assert set(system["routing"]) == PARTS[name]
     example_parts = {"source", "reference", "translation", "source_tokens", "target_tokens"}
+    example_parts |= {"source_words", "target_words"}
     assert [set(example) - example_parts for example in system["examples"]] == [PARTS[name]] * 2
     assert "comparison" not in report
     assert ("ratio" in system["efficiency"]) == (name in ("em", "gdr"))

@@ -2,42 +2,18 @@
 
 import json
 import re
-import shutil
 
 import pytest
+from chromium import prefer, resize
 
 from hf_capsule_mt.analysis.plots import draw_figures, save
 from hf_capsule_mt.analysis.report_page import render
 
 pytest.importorskip("selenium", reason="needs selenium")
 
-from selenium import webdriver
-from selenium.webdriver.chrome.options import Options
-from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import Select, WebDriverWait
-
-CHROMIUM, CHROMEDRIVER = shutil.which("chromium"), shutil.which("chromedriver")
-ARGUMENTS = (
-    *("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-quic"),
-    *("--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync"),
-    "--window-size=1280,800",
-)
-
-pytestmark = pytest.mark.skipif(not (CHROMIUM and CHROMEDRIVER), reason="needs chromium and chromedriver")
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory):
-    options = Options()
-    options.binary_location = CHROMIUM
-    for argument in (*ARGUMENTS, f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):
-        options.add_argument(argument)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    driver = webdriver.Chrome(options=options, service=Service(CHROMEDRIVER))
-    yield driver
-    driver.quit()
 
 
 @pytest.fixture
@@ -79,20 +55,20 @@ class Page:
         return self.browser.find_elements(By.CSS_SELECTOR, selector)
 
     def shown(self, *names):
-        return [name for name in names if self.find(f"#{name}").is_displayed()]
+        return [name for name in names if self.find(f"[data-part={name}]").is_displayed()]
 
     def click(self, name):
-        self.find(f"#{name}").click()
+        self.find(f"[data-part={name}]").click()
 
     def choose(self, name, text):
-        Select(self.find(f"#{name}")).select_by_visible_text(text)
+        Select(self.find(f"[data-part={name}]")).select_by_visible_text(text)
 
     def step(self):
         """Number of the step, which every part of the page must agree on."""
-        number = int(self.find("#step").get_attribute("value"))
-        assert self.find("#position").text.startswith(f"Step {number} of ")
+        number = int(self.find("[data-part=step]").get_attribute("value"))
+        assert self.find("[data-part=position]").text.startswith(f"Step {number} of ")
         classes = self.browser.execute_script(
-            "return [...document.querySelectorAll('#target button')].map((button) => button.className)"
+            "return [...document.querySelectorAll('[data-part=target] button')].map((button) => button.className)"
         )
         assert classes == ["done"] * (number - 1) + ["now"] + ["later"] * (len(classes) - number)
         return number
@@ -100,7 +76,7 @@ class Page:
     def words(self):
         """Source words with their PAST, FUTURE and REDUNDANT widths in percent."""
         script = """
-            return [...document.querySelectorAll("#source li")].map((word) => [word.firstChild.textContent,
+            return [...document.querySelectorAll("[data-part=source] li")].map((word) => [word.firstChild.textContent,
                 [...word.querySelectorAll(".parts span")].map((bar) => Math.round(parseFloat(bar.style.width)))])"""
         return dict(self.browser.execute_script(script))
 
@@ -110,42 +86,42 @@ def test_stepping_moves_source_words_from_future_to_past(show, report):
     before, after = [10, 70, 20], [80, 10, 10]
     assert page.step() == 1
     assert page.words() == {"A": before, "dog": before, "sleeps": before, ".": before}
-    assert page.find("#totals").text.split("\n") == ["PAST 10 %", "FUTURE 70 %", "REDUNDANT 20 %"]
-    assert not page.find("#previous").is_enabled()
+    assert page.find("[data-part=totals]").text.split("\n") == ["PAST 10 %", "FUTURE 70 %", "REDUNDANT 20 %"]
+    assert not page.find("[data-part=previous]").is_enabled()
     page.click("next")
     page.click("next")
     assert page.step() == 3
     assert page.words() == {"A": after, "dog": after, "sleeps": before, ".": before}
-    assert page.find("#totals").text.split("\n") == ["PAST 45 %", "FUTURE 40 %", "REDUNDANT 15 %"]
-    assert [word.text for word in page.all("#source .moved")] == ["dog"]
-    assert page.find("#status").text == (
+    assert page.find("[data-part=totals]").text.split("\n") == ["PAST 45 %", "FUTURE 40 %", "REDUNDANT 15 %"]
+    assert [word.text for word in page.all("[data-part=source] .moved")] == ["dog"]
+    assert page.find("[data-part=status]").text == (
         "Step 3 produces “schläft”. After “Hund” the source word “dog” moved to PAST most: 0.10 to 0.80."
     )
     page.click("previous")
     assert page.step() == 2
-    page.all("#target button")[4].click()
+    page.all("[data-part=target] button")[4].click()
     assert page.step() == 5
-    assert not page.find("#next").is_enabled()
-    assert len(page.all("#timeline .cell.now")) == 4
-    page.all("#timeline .cell")[1].click()
+    assert not page.find("[data-part=next]").is_enabled()
+    assert len(page.all("[data-part=timeline] .cell.now")) == 4
+    page.all("[data-part=timeline] .cell")[1].click()
     assert page.step() == 2
 
 
 def test_the_keyboard_does_the_same(show, report):
     page = show(report)
-    slider = page.find("#step")
+    slider = page.find("[data-part=step]")
     slider.send_keys(Keys.ARROW_RIGHT, Keys.ARROW_RIGHT)
     assert page.step() == 3
     assert slider.get_attribute("aria-valuetext") == "3 of 5: schläft"
-    page.find("#next").send_keys(Keys.ARROW_LEFT)
+    page.find("[data-part=next]").send_keys(Keys.ARROW_LEFT)
     assert page.step() == 2
-    page.find("#next").send_keys(Keys.END)
+    page.find("[data-part=next]").send_keys(Keys.END)
     assert page.step() == 5
-    page.find("#play").send_keys(Keys.HOME)
+    page.find("[data-part=play]").send_keys(Keys.HOME)
     assert page.step() == 1
     # a field keeps its own keys
-    page.find("#sentence").send_keys(Keys.ARROW_RIGHT)
-    assert page.find("#texts dd").text == "A second sentence."
+    page.find("[data-part=sentence]").send_keys(Keys.ARROW_RIGHT)
+    assert page.find("[data-part=texts] dd").text == "A second sentence."
     assert page.step() == 1
 
 
@@ -153,7 +129,7 @@ def test_the_layers_of_each_step(show, report):
     page = show(report)
     agreement = report["systems"][1]["examples"][0]["decoder"]["agreement"]
     for step in (0, 1):
-        titles = [cell.get_attribute("title") for cell in page.all("#decoder .cells span")]
+        titles = [cell.get_attribute("title") for cell in page.all("[data-part=decoder] .cells span")]
         # iterations, layers and capsules in the order of the page; of 7 capsules 1/7 is uniform
         values = [7 * value for iteration in agreement[step] for layer in iteration for value in layer]
         assert [float(re.search(r": ([\d.]+) times", title)[1]) for title in titles] == pytest.approx(values, abs=0.02)
@@ -162,10 +138,10 @@ def test_the_layers_of_each_step(show, report):
             for layer in layers:
                 shares = [value / (layers[0][n] + layers[1][n]) for n, value in enumerate(layer)]
                 expected.append(100 * sum(shares) / 7)
-        shown = [int(share.text.removesuffix(" %")) for share in page.all("#decoder .share")]
+        shown = [int(share.text.removesuffix(" %")) for share in page.all("[data-part=decoder] .share")]
         assert shown == pytest.approx(expected, abs=0.6)
         page.click("next")
-    assert len(page.all("#encoder .cells span")) == 3 * 2 * 7
+    assert len(page.all("[data-part=encoder] .cells span")) == 3 * 2 * 7
 
 
 def test_the_words_of_each_memory_capsule(show, report):
@@ -174,13 +150,13 @@ def test_the_words_of_each_memory_capsule(show, report):
     largest = max(value for iteration in agreement for word in iteration for value in word)
     for iteration in (3, 1):
         page.choose("memory-iteration", str(iteration))
-        rows = page.all("#memory li")
+        rows = page.all("[data-part=memory] li")
         assert len(rows) == 5
         for capsule, row in enumerate(rows):
             words = row.find_elements(By.CSS_SELECTOR, ".words span")
             assert [word.text for word in words] == ["A", "dog", "sleeps", "."]
             colours = [word.value_of_css_property("background-color") for word in words]
-            shades = [float(colour.split(",")[3].strip(" )")) for colour in colours]
+            shades = [float(re.search(r"/ ([\d.]+)\)", colour)[1]) for colour in colours]
             values = [word[capsule] for word in agreement[iteration - 1]]
             assert shades == pytest.approx([0.6 * value / largest for value in values], abs=0.01)
 
@@ -188,26 +164,29 @@ def test_the_words_of_each_memory_capsule(show, report):
 def test_systems_and_sentences_are_chosen(show, report):
     page = show(report)
     names = ("stepper", "guided-part", "decoder-part", "memory-part", "encoder-part", "nothing", "system-label")
-    assert page.find("#system").get_attribute("value") == "routed"
+    assert page.find("[data-part=system]").get_attribute("value") == "routed"
     assert page.shown(*names) == [*names[:5], "system-label"]
     page.click("next")
     page.choose("system", "plain")
     assert page.shown(*names) == ["nothing", "system-label"]
-    assert [term.text for term in page.all("#texts .chosen")] == ["plain"]
-    assert [text.text for text in page.all("#texts dd")][2:] == ["Der Hund schlief.", "Ein Hund schläft."]
+    assert [term.text for term in page.all("[data-part=texts] .chosen")] == ["plain"]
+    assert [text.text for text in page.all("[data-part=texts] dd")][2:] == ["Der Hund schlief.", "Ein Hund schläft."]
     # a sentence that only the other system has
     page.choose("sentence", "2. A second sentence.")
-    assert page.find("#system").get_attribute("value") == "routed"
+    assert page.find("[data-part=system]").get_attribute("value") == "routed"
     assert page.shown(*names) == [*names[:5]]
     assert page.step() == 1
 
 
 def test_playing_runs_to_the_end(show, report):
     page = show(report)
-    page.all("#target button")[2].click()
+    page.all("[data-part=target] button")[2].click()
     page.click("play")
-    assert (page.find("#play").text, page.find("#play").get_attribute("aria-pressed")) == ("Pause", "true")
-    WebDriverWait(page.browser, 6, 0.1).until(lambda _: page.find("#play").text == "Play")
+    assert (page.find("[data-part=play]").text, page.find("[data-part=play]").get_attribute("aria-pressed")) == (
+        "Pause",
+        "true",
+    )
+    WebDriverWait(page.browser, 6, 0.1).until(lambda _: page.find("[data-part=play]").text == "Play")
     assert page.step() == 5
 
 
@@ -216,7 +195,7 @@ def test_attentions_are_compared_where_groups_do_not_add_up(show, report):
     example["guided"] = {"groups": ["PAST", "FUTURE"], "assignment": [[[0.1, 0.3], [0, 0], [0.2, 0], [0.7, 0.7]]] * 5}
     page = show(report)
     assert list(page.words().values()) == [[25, 75], [50, 50], [100, 0], [50, 50]]
-    assert "attention" in page.find("#guided-note").text
+    assert "attention" in page.find("[data-part=guided-note]").text
 
 
 def test_nothing_is_wider_than_the_window(show, report):
@@ -236,8 +215,7 @@ def test_nothing_is_wider_than_the_window(show, report):
     assert all(complete and natural > 300 for complete, natural in run(images))
     run("document.querySelectorAll('details').forEach((node) => { node.open = true; })")
     for width in (360, 1280):
-        size = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": width < 500}
-        page.browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+        resize(page.browser, width)
         assert run("return innerWidth") == width
         assert run("return document.documentElement.scrollWidth") <= width
         outside = """
@@ -247,7 +225,7 @@ def test_nothing_is_wider_than_the_window(show, report):
         assert run(outside) == []
         # what is clicked is large enough for a finger
         for name in ("previous", "next", "play", "step"):
-            assert page.find(f"#{name}").size["height"] >= 36
+            assert page.find(f"[data-part={name}]").size["height"] >= 36
 
 
 LUMINANCE = """
@@ -314,10 +292,8 @@ def test_readers_who_want_less_motion_get_none(show, report):
     page = show(report)
     moving = "return getComputedStyle(document.querySelector('.parts span')).transitionDuration"
     assert page.browser.execute_script(moving) == "0.3s"
-    media = {"features": [{"name": "prefers-reduced-motion", "value": "reduce"}]}
-    page.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
+    prefer(page.browser, prefers_reduced_motion="reduce")
     assert page.browser.execute_script(moving) == "0s"
-    page.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
 
 
 def test_text_stays_text(show, report):
@@ -328,6 +304,6 @@ def test_text_stays_text(show, report):
     report["systems"][0]["examples"][0]["source"] = evil
     page = show(report)
     assert page.browser.title == "Tiny test"
-    assert page.find("#target button").text == evil
-    assert page.find("#texts dd").text == evil
+    assert page.find("[data-part=target] button").text == evil
+    assert page.find("[data-part=texts] dd").text == evil
     assert page.all("img") == []

@@ -4,12 +4,12 @@
         api = hub.attach(monkeypatch, tmp_path)  # this process's huggingface_hub now means `hub`
         run_python(code, hub.environment(tmp_path))  # or a fresh process
 
-It serves the routes of model repositories that publishing and loading use, and those of data sets that reading one
-uses; `add_dataset` makes one. What it copies from the real Hub because
-tests depend on it: a new repository has one commit with .gitattributes; the server decides which files are LFS; LFS
-objects live on another host, outlive a commit that failed, and are not sent twice; a private repository does not exist
-for those who may not see it; a card whose front matter is not valid is refused.
-Not served: Xet, writing data sets, Spaces, pull requests.
+It serves the routes of model repositories that publishing and loading use, those of Spaces that publishing uses (they
+are "spaces/user/name" here), and those of data sets that reading one uses; `add_dataset` makes one. What it copies
+from the real Hub because tests depend on it: a new repository has one commit with .gitattributes; the server decides
+which files are LFS; LFS objects live on another host, outlive a commit that failed, and are not sent twice; a private
+repository does not exist for those who may not see it; a card whose front matter is not valid is refused.
+Not served: Xet, writing data sets, running Spaces, pull requests.
 """
 
 import base64
@@ -176,6 +176,7 @@ def front_matter(card: str) -> tuple[dict, str]:
 
 # method, pattern of the path, method of LoopbackHub, which gets the pattern's groups as arguments
 MODEL = "/api/models/([^/]+/[^/]+)"
+SPACE = "/api/(spaces/[^/]+/[^/]+)"
 DATASET = "/api/datasets/([^/]+/[^/]+)"
 ROUTES = [
     ("GET", "/api/whoami-v2", "whoami"),
@@ -188,6 +189,12 @@ ROUTES = [
     ("GET", f"{MODEL}/refs", "list_refs"),
     ("GET", f"{MODEL}/tree/([^/]+)(?:/(.+))?", "list_tree"),
     ("POST", f"{MODEL}/paths-info/([^/]+)", "describe_paths"),
+    ("GET", f"{SPACE}/refs", "list_refs"),
+    ("GET", f"{SPACE}/tree/([^/]+)(?:/(.+))?", "list_tree"),
+    ("GET", SPACE, "model_info"),
+    ("GET", f"{SPACE}/revision/([^/]+)", "model_info"),
+    ("POST", f"{SPACE}/preupload/([^/]+)", "preupload"),
+    ("POST", f"{SPACE}/commit/([^/]+)", "commit"),
     ("GET", DATASET, "model_info"),
     ("GET", f"{DATASET}/revision/([^/]+)", "model_info"),
     ("GET", f"{DATASET}/tree/([^/]+)(?:/(.+))?", "list_tree"),
@@ -297,7 +304,7 @@ class LoopbackHub:
     def cuts(self, method: str, path: str) -> bool:
         """Whether this request is to be cut; counts it."""
         lfs = method == "PUT" and path.startswith("/lfs/")
-        route = "lfs" if lfs else "commit" if re.fullmatch(f"{MODEL}/commit/[^/]+", path) else None
+        route = "lfs" if lfs else "commit" if re.fullmatch(f"({MODEL}|{SPACE})/commit/[^/]+", path) else None
         with self._lock:
             if self._cuts.get(route, 0) <= 0:
                 return False
@@ -323,7 +330,7 @@ class LoopbackHub:
     def repo(self, request: Request, repo_id: str, write: bool = False) -> Repo:
         """The repository, if it is there for the sender of the request."""
         repo = self.repos.get(repo_id)
-        owner = repo_id.split("/")[0]
+        owner = repo_id.removeprefix("spaces/").split("/")[0]
         if repo is None or (repo.private and request.user != owner):
             # the real Hub answers 401 to those without a token, so that they log in
             raise Refused(404 if request.user else 401, "Repository not found", "RepoNotFound")
@@ -357,9 +364,12 @@ class LoopbackHub:
         wanted = request.json()
         owner = wanted.get("organization") or request.user
         self.check_writer(request, owner)
-        if wanted.get("type") not in (None, "model"):
-            raise Refused(400, "this Hub has model repositories only")
-        repo_id = f"{owner}/{wanted['name']}"
+        if wanted.get("type") not in (None, "model", "space"):
+            raise Refused(400, "this Hub makes models and Spaces only")
+        if wanted.get("type") == "space" and wanted.get("sdk") not in ("gradio", "docker", "static"):
+            raise Refused(400, "a Space needs an SDK")
+        folder = "spaces/" if wanted.get("type") == "space" else ""
+        repo_id = f"{folder}{owner}/{wanted['name']}"
         url = f"{self.endpoint}/{repo_id}"
         if repo_id in self.repos:
             raise Refused(409, "You already created this model repo", url=url)
@@ -521,7 +531,9 @@ class LoopbackHub:
                     del files[name]
             else:
                 raise Refused(400, f"unknown operation {key}")
-        _, error = front_matter(files.get("README.md", b"").decode())
+        card, error = front_matter(files.get("README.md", b"").decode())
+        if not error and repo_id.startswith("spaces/") and not {"sdk", "title"} <= set(card):
+            error = "a Space says its title and its SDK"
         if error:
             raise Refused(400, f"Invalid metadata in README.md: {error}")
         commit = repo.commit(branch, message, files, lfs)

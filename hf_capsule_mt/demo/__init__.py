@@ -1,0 +1,1 @@
+"""A demonstration in the browser: translations and their routing, step by step."""

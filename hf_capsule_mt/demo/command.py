@@ -1,0 +1,162 @@
+"""
+A page on this machine on which you type sentences and see how they are translated, and routed, step by step.
+
+    hf-capsule-mt demo runs/gdr
+    hf-capsule-mt demo runs/baseline runs/gdr --examples sentences.txt
+    hf-capsule-mt demo user/name --port 8080
+
+Prints the address, http://127.0.0.1:PORT. With greedy decoding (beam size 1) the translation grows word by word; the
+routing can be stepped through when it is there. Two models are shown side by side, and where their translations differ
+is marked. Nothing is loaded from the network, and nothing is sent to it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import socket
+import threading
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from ..analysis.report import describe
+from ..command import run_command
+from ..evaluation.checkpoints import is_missing_directory, load_checkpoint
+from ..files import read_json, read_lines
+from ..loading import add_trust_argument
+
+PROGRAM = "hf-capsule-mt demo"
+MISSING = 'the demonstration needs gradio: pip install "hf_capsule_mt[demo]"'
+RESULTS = "results.json"
+MAX_EXAMPLES = 24
+
+
+def find_examples(runs: Sequence[str], given: Path | None) -> list[str]:
+    """
+    Sentences to choose from: the first of a file, or of the test source that a run has saved; none without either.
+
+    Raises:
+        ValueError: the file has no sentences, or is not UTF-8.
+        OSError: the file cannot be read.
+    """
+    files = [given] if given is not None else [path for run in runs for path in _saved_sources(Path(run))]
+    if not files:
+        return []
+    sentences = [line for line in read_lines(files[0]) if line.strip()]
+    if not sentences and given is not None:
+        raise ValueError(f"{given} has no sentences; name a text file with one a line")
+    return sentences[:MAX_EXAMPLES]
+
+
+def _saved_sources(run: Path) -> list[Path]:
+    """The sources of a run's test and validation sets, as `train` saves them."""
+    if not (run / RESULTS).is_file():
+        return []
+    try:
+        language = read_json(run / RESULTS)["arguments"]["source_lang"]
+    except (ValueError, LookupError, TypeError):
+        return []
+    paths = [run / "translations" / f"{split}.{language}" for split in ("test", "validation")]
+    return [path for path in paths if path.is_file()]
+
+
+def _names(runs: Sequence[str], given: Sequence[str] | None) -> list[str]:
+    if given is not None and len(given) != len(runs):
+        raise ValueError(f"--names needs one name for each of the {len(runs)} models, got {len(given)}")
+    names = list(given or (Path(run).name or run for run in runs))
+    if len(set(names)) < len(names):
+        raise ValueError(f"both models would be called {names[0]}: tell them apart with --names")
+    return names
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog=PROGRAM, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("runs", nargs="+", metavar="RUN", help="one or two: directories or names on the Hub")
+    parser.add_argument("--names", nargs="+", help="what to call the models; the names of their folders")
+    parser.add_argument(
+        "--examples",
+        type=Path,
+        metavar="FILE",
+        help="text file with sentences to choose from, one a line; the test source that a run has saved if not given",
+    )
+    parser.add_argument("--source_lang", help="language code, for multilingual models")
+    parser.add_argument("--target_lang", help="language code, for multilingual models")
+    parser.add_argument("--host", default="127.0.0.1", help="address to serve on (127.0.0.1: this machine alone)")
+    parser.add_argument("--port", type=int, help="port to serve on; the first that is free from 7860 on")
+    parser.add_argument("--device", help="cpu, cuda, ...; the accelerator if there is one")
+    add_trust_argument(parser)
+    return parser
+
+
+def check_address(host: str, port: int | None) -> None:
+    """
+    Check that a server can listen there, before models are loaded.
+
+    Args:
+        host: name or address.
+        port: None is any.
+
+    Raises:
+        ValueError: it cannot.
+    """
+    if port is not None and not 0 < port < 2**16:
+        raise ValueError(f"{port} is no port; name one from 1 to 65535 with --port")
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(host, port or 0, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind) as listener:
+            # as the server will: what the last one left behind is no hindrance
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(address)
+    except OSError as error:
+        place = host if port is None else f"{host}, port {port}"
+        raise ValueError(f"cannot listen on {place} ({error.strerror}); name another --host or --port") from None
+
+
+def _load(arguments: argparse.Namespace) -> list[Any]:
+    """The systems, each loaded; see `load_checkpoint` for the errors."""
+    from .translating import System
+
+    systems = []
+    for name, run in zip(_names(arguments.runs, arguments.names), arguments.runs, strict=True):
+        model, tokenizer = load_checkpoint(run, device=arguments.device, trust_remote_code=arguments.trust_remote_code)
+        languages = (arguments.source_lang, arguments.target_lang)
+        if any(languages) and not hasattr(tokenizer, "_build_translation_inputs"):
+            raise ValueError(f"{run} is of a single pair of languages: leave out --source_lang and --target_lang")
+        systems.append(System(name, model, tokenizer, describe(model.config), languages))
+    return systems
+
+
+def _command(arguments: argparse.Namespace) -> None:
+    if len(arguments.runs) > 2:
+        raise ValueError(f"a page has room for two models, got {len(arguments.runs)}: name one or two")
+    if find_spec("gradio") is None:
+        raise ImportError(MISSING)
+    for run in arguments.runs:
+        if is_missing_directory(run):
+            raise ValueError(f"there is no directory {run}")
+    check_address(arguments.host, arguments.port)
+    examples = find_examples(arguments.runs, arguments.examples)
+    systems = _load(arguments)
+    # before gradio is imported, which reads it
+    os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
+    from .app import build, launch
+
+    title = " and ".join(system.name for system in systems)
+    _, address, _ = launch(
+        build(systems, examples, title),
+        server_name=arguments.host,
+        server_port=arguments.port,
+        prevent_thread_lock=True,
+    )
+    print(f"{title}: {address} (Ctrl-C ends it)", flush=True)
+    threading.Event().wait()
+
+
+def main(argv: Sequence[str]) -> int:
+    """The command; returns the exit status."""
+    arguments = _parser().parse_args(argv)
+    return run_command(PROGRAM, lambda: _command(arguments))
