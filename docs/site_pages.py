@@ -1,0 +1,169 @@
+"""Pages of the site that are made of code: the commands' help, the modules of the API, the notebook, the changelog."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import io
+import json
+import os
+import pkgutil
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from unittest import mock
+
+import hf_capsule_mt
+from hf_capsule_mt.__main__ import COMMANDS, main
+
+ROOT = Path(__file__).resolve().parents[1]
+# not for users: what draws the tables of this repository, word lists, and the program, whose help is a page
+INTERNAL = ("evidence", "__main__", "_version", "data.grammar_lexicon", "data.grammar_syntax")
+# no page is wider than this many characters of code
+HELP_WIDTH = "88"
+# a section of a docstring as Google writes them
+SECTION = re.compile(r"(Args|Attributes|Returns|Raises|Yields|Note|Example):$")
+
+
+def write(folder: Path) -> None:
+    """
+    Write the pages, those that have changed alone.
+
+    Args:
+        folder: the documents.
+    """
+    pages = {
+        **command_pages(),
+        **api_pages(),
+        "changelog.md": (ROOT / "CHANGELOG.md").read_text(encoding="utf-8").replace("](docs/", "]("),
+        "notebook.md": notebook_page(json.loads((folder / "tutorial.ipynb").read_text(encoding="utf-8"))),
+    }
+    for made in ("commands", "api"):
+        (folder / made).mkdir(exist_ok=True)
+        for left in (folder / made).iterdir():
+            if f"{made}/{left.name}" not in pages:
+                left.unlink()
+    for name, text in pages.items():
+        page = folder / name
+        # Sphinx reads again what is newer than its last build
+        if not page.exists() or page.read_text(encoding="utf-8") != text:
+            page.write_text(text, encoding="utf-8")
+
+
+def command_pages() -> dict[str, str]:
+    """A page for every command with its help, and the index of them."""
+    pages = {"commands/index.md": f"# Commands\n\n{fenced(help_of())}\n{toctree(COMMANDS)}"}
+    for name in COMMANDS:
+        text = f"# hf-capsule-mt {name}\n\n{fenced(help_of(name))}"
+        if name == "study":
+            text += "".join(f"\n## study {action}\n\n{fenced(help_of(name, action))}" for action in ("run", "table"))
+        pages[f"commands/{name}.md"] = text
+    return pages
+
+
+def help_of(*command: str) -> str:
+    """What a command prints with --help."""
+    printed = io.StringIO()
+    with (
+        mock.patch.dict(os.environ, COLUMNS=HELP_WIDTH, NO_COLOR="1"),
+        contextlib.redirect_stdout(printed),
+        contextlib.suppress(SystemExit),
+    ):
+        main([*command, "--help"])
+    return printed.getvalue().strip()
+
+
+def api_pages() -> dict[str, str]:
+    """A page for every package with all its modules, one for those that are in none, and the index."""
+    packages: dict[str, list[str]] = {}
+    for module in pkgutil.walk_packages(hf_capsule_mt.__path__, "hf_capsule_mt."):
+        name = module.name.partition(".")[2]
+        if not any(name == left or name.startswith(f"{left}.") for left in INTERNAL):
+            package, _, inside = name.partition(".")
+            # a package comes before its modules
+            packages.setdefault(package if inside or module.ispkg else "", []).append(name)
+    rows, pages = [], {}
+    for package, names in sorted(packages.items()):
+        page = package or "top"
+        title = f"hf_capsule_mt.{package}" if package else "Other modules"
+        text = f"{heading(title, '=')}{summary(package)}\n\n" if package else heading(title, "=")
+        for name in names:
+            if name != package:
+                text += f"{heading(name, '-')}.. automodule:: hf_capsule_mt.{name}\n\n"
+        pages[f"api/{page}.rst"] = text
+        shown = ", ".join(f"`{name.partition('.')[2] or name}`" for name in names if name != package)
+        rows.append(f"| [{title}]({page}.rst) | {summary(package) if package else ''} | {shown} |")
+    pages["api/index.md"] = "\n".join(
+        [
+            "# API reference",
+            "",
+            "Every public module, class and function, with shapes, units, errors and sources. One alphabet of shapes "
+            "holds for the whole project: B sentences, S source and T target tokens, L layers, N capsules of D "
+            "dimensions, R iterations.",
+            "",
+            "| package | | modules |",
+            "|---|---|---|",
+            *rows,
+            "",
+            toctree([*sorted(filter(None, packages)), "top"]),
+        ]
+    )
+    return pages
+
+
+def heading(title: str, line: str) -> str:
+    """A heading in reStructuredText."""
+    return f"{title}\n{line * len(title)}\n\n"
+
+
+def summary(name: str) -> str:
+    """The first paragraph of a module's documentation, on one line."""
+    text = importlib.import_module(f"hf_capsule_mt.{name}").__doc__ or ""
+    return " ".join(text.strip().partition("\n\n")[0].split()).replace("|", r"\|")
+
+
+def toctree(names: Iterable[str]) -> str:
+    """Pages in the navigation that the page itself does not list."""
+    return "\n".join(["```{toctree}", ":hidden:", "", *names, "```", ""])
+
+
+def fenced(text: str) -> str:
+    """Text as it was printed."""
+    return f"```text\n{text}\n```\n"
+
+
+def notebook_page(notebook: dict) -> str:
+    """A notebook as a page: its text, its code, and what the code printed, if that was kept."""
+    parts = []
+    for cell in notebook["cells"]:
+        source = "".join(cell["source"])
+        parts.append(source if cell["cell_type"] == "markdown" else f"```python\n{source}\n```")
+    return "\n\n".join(parts) + "\n"
+
+
+def as_restructured_text(app, what, name, obj, options, lines: list[str]) -> None:
+    """
+    A docstring, which is plain text with `code` and Google's sections, as reStructuredText: characters that would mean
+    something there are escaped, and indented paragraphs are shown as they stand.
+    """
+    made: list[str] = []
+    section = literal = False
+    for number, line in enumerate(lines):
+        indented = line.startswith("    ")
+        if line and not indented:
+            section, literal = bool(SECTION.match(line)), False
+        elif indented and not section and not literal and not lines[number - 1].strip():
+            literal = True
+            made += ["::", ""]
+        if literal or not line.strip():
+            made.append(line)
+        else:
+            made.append(line if SECTION.match(line.strip()) else escaped(line))
+    lines[:] = made
+
+
+def escaped(line: str) -> str:
+    """A line of text without reStructuredText's emphasis, substitutions and references, but for its `code`."""
+    pieces = re.split(r"(``.+?``|`[^`]+`)", line)
+    pieces[::2] = [re.sub(r"[*|\\]|_(?=\W|$)", r"\\\g<0>", piece) for piece in pieces[::2]]
+    return "".join(pieces)
