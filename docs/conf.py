@@ -33,6 +33,9 @@ napoleon_numpy_docstring = False
 napoleon_use_ivar = True
 napoleon_use_rtype = False
 
+# what is shown as it stands, in docstrings and in blocks of no language
+highlight_language = "text"
+
 html_theme = "furo"
 html_title = f"hf_capsule_mt {release}"
 html_static_path = ["_static"]
@@ -49,3 +52,4 @@ def setup(app) -> None:
     site_pages.write(Path(app.srcdir))
     # before napoleon, which has the priority 500
     app.connect("autodoc-process-docstring", site_pages.as_restructured_text, priority=400)
+    app.connect("autodoc-process-signature", site_pages.readable_signature)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import importlib
 import io
@@ -32,22 +33,22 @@ def write(folder: Path) -> None:
     Args:
         folder: the documents.
     """
-    pages = {
+    pages: dict[str, str | bytes] = {
         **command_pages(),
         **api_pages(),
         "changelog.md": (ROOT / "CHANGELOG.md").read_text(encoding="utf-8").replace("](docs/", "]("),
-        "notebook.md": notebook_page(json.loads((folder / "tutorial.ipynb").read_text(encoding="utf-8"))),
+        **notebook_pages(json.loads((folder / "tutorial.ipynb").read_text(encoding="utf-8"))),
     }
     for made in ("commands", "api"):
         (folder / made).mkdir(exist_ok=True)
         for left in (folder / made).iterdir():
             if f"{made}/{left.name}" not in pages:
                 left.unlink()
-    for name, text in pages.items():
-        page = folder / name
+    for name, content in pages.items():
+        page, written = folder / name, content if isinstance(content, bytes) else content.encode()
         # Sphinx reads again what is newer than its last build
-        if not page.exists() or page.read_text(encoding="utf-8") != text:
-            page.write_text(text, encoding="utf-8")
+        if not page.exists() or page.read_bytes() != written:
+            page.write_bytes(written)
 
 
 def command_pages() -> dict[str, str]:
@@ -82,10 +83,13 @@ def api_pages() -> dict[str, str]:
             package, _, inside = name.partition(".")
             # a package comes before its modules
             packages.setdefault(package if inside or module.ispkg else "", []).append(name)
+    # the classes that users name come before what they are made of
+    packages["models"].sort(key=lambda name: not re.match(r"models\.(modeling|configuration|pipeline)", name))
     rows, pages = [], {}
-    for package, names in sorted(packages.items()):
+    # what is in no package comes last
+    for package, names in sorted(packages.items(), key=lambda item: (not item[0], item[0])):
         page = package or "top"
-        title = f"hf_capsule_mt.{package}" if package else "Other modules"
+        title = f"hf_capsule_mt.{package}" if package else "hf_capsule_mt"
         text = f"{heading(title, '=')}{summary(package)}\n\n" if package else heading(title, "=")
         for name in names:
             if name != package:
@@ -101,7 +105,7 @@ def api_pages() -> dict[str, str]:
             "holds for the whole project: B sentences, S source and T target tokens, L layers, N capsules of D "
             "dimensions, R iterations.",
             "",
-            "| package | | modules |",
+            "| package | what it has | modules |",
             "|---|---|---|",
             *rows,
             "",
@@ -132,13 +136,23 @@ def fenced(text: str) -> str:
     return f"```text\n{text}\n```\n"
 
 
-def notebook_page(notebook: dict) -> str:
-    """A notebook as a page: its text, its code, and what the code printed, if that was kept."""
-    parts = []
+def notebook_pages(notebook: dict) -> dict[str, str | bytes]:
+    """A notebook as a page: its text, its code, and what the code gave, pictures in files of their own."""
+    parts: list[str] = []
+    pictures: dict[str, str | bytes] = {}
     for cell in notebook["cells"]:
         source = "".join(cell["source"])
         parts.append(source if cell["cell_type"] == "markdown" else f"```python\n{source}\n```")
-    return "\n\n".join(parts) + "\n"
+        for output in cell.get("outputs", ()):
+            data = output.get("data", {})
+            if "image/png" in data:
+                name = f"notebook_{len(pictures)}.png"
+                pictures[name] = base64.b64decode("".join(data["image/png"]))
+                parts.append(f"![The picture of the code above]({name})")
+            else:
+                parts.append(fenced("".join(output.get("text") or data["text/plain"]).strip()))
+    note = "*This page is the notebook* [tutorial.ipynb](tutorial.ipynb)*, to be downloaded and run.*"
+    return {"notebook.md": "\n\n".join([*parts[:1], note, *parts[1:]]) + "\n", **pictures}
 
 
 def as_restructured_text(app, what, name, obj, options, lines: list[str]) -> None:
@@ -160,6 +174,13 @@ def as_restructured_text(app, what, name, obj, options, lines: list[str]) -> Non
         else:
             made.append(line if SECTION.match(line.strip()) else escaped(line))
     lines[:] = made
+
+
+def readable_signature(app, what, name, obj, options, signature: str | None, returns: str | None):
+    """A signature without the representations of defaults that are no Python."""
+    if signature is not None:
+        signature = re.sub(r"PosixPath\((.*?)\)", r"\1", signature.replace("<factory>", "..."))
+    return signature, returns
 
 
 def escaped(line: str) -> str:
