@@ -53,3 +53,4 @@ def setup(app) -> None:
     # before napoleon, which has the priority 500
     app.connect("autodoc-process-docstring", site_pages.as_restructured_text, priority=400)
     app.connect("autodoc-process-signature", site_pages.readable_signature)
+    app.connect("autodoc-skip-member", site_pages.says_nothing)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import dataclasses
 import importlib
 import io
 import json
@@ -13,6 +14,8 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 from unittest import mock
+
+from transformers import PreTrainedConfig
 
 import hf_capsule_mt
 from hf_capsule_mt.__main__ import COMMANDS, main
@@ -174,13 +177,39 @@ def as_restructured_text(app, what, name, obj, options, lines: list[str]) -> Non
         else:
             made.append(line if SECTION.match(line.strip()) else escaped(line))
     lines[:] = made
+    if isinstance(obj, type) and issubclass(obj, PreTrainedConfig):
+        lines += fields_table(obj)
+
+
+def fields_table(config: type[PreTrainedConfig]) -> list[str]:
+    """The fields that a configuration has and transformers' own of the same kind has not, with their defaults."""
+    theirs = {
+        field.name
+        for parent in config.__mro__
+        if parent.__module__.startswith("transformers.") and dataclasses.is_dataclass(parent)
+        for field in dataclasses.fields(parent)
+    }
+    lines = ["", "Fields and their defaults:", "", ".. list-table::", "   :header-rows: 1", ""]
+    lines += ["   * - field", "     - type", "     - default"]
+    for field in dataclasses.fields(config):
+        if field.name not in theirs:
+            kind = getattr(field.type, "__name__", None) if isinstance(field.type, type) else str(field.type)
+            lines += [f"   * - `{field.name}`", f"     - `{kind}`", f"     - `{field.default!r}`"]
+    return [*lines, ""]
 
 
 def readable_signature(app, what, name, obj, options, signature: str | None, returns: str | None):
-    """A signature without the representations of defaults that are no Python."""
+    """A signature without the representations of defaults that are no Python; of a configuration, see its fields."""
+    if isinstance(obj, type) and issubclass(obj, PreTrainedConfig):
+        signature = "(**fields)"
     if signature is not None:
         signature = re.sub(r"PosixPath\((.*?)\)", r"\1", signature.replace("<factory>", "..."))
     return signature, returns
+
+
+def says_nothing(app, what, name, obj, skip: bool, options) -> bool | None:
+    """Whether to leave out a field of a named tuple, whose documentation is in that of the tuple."""
+    return True if str(getattr(obj, "__doc__", "")).startswith("Alias for field number") else None
 
 
 def escaped(line: str) -> str:

@@ -17,6 +17,7 @@ def notebook():
     return nbformat.read(NOTEBOOK, as_version=4)
 
 
+@pytest.mark.slow
 def test_it_runs(notebook, tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setenv("PYDEVD_DISABLE_FILE_VALIDATION", "1")

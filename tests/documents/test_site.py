@@ -44,6 +44,17 @@ def test_signatures_are_python():
     )
 
 
+def test_a_configuration_is_a_table_of_its_own_fields():
+    from hf_capsule_mt import CapsuleRNNConfig
+
+    lines = ["Recurrent."]
+    site_pages.as_restructured_text(None, "class", "C", CapsuleRNNConfig, None, lines)
+    shown = dict(zip(lines[10::3], lines[12::3], strict=False))
+    assert shown["   * - `num_source_capsules`"] == "     - `6`" and shown["   * - `dropout`"] == "     - `0.3`"
+    assert not any("transformers_version" in line for line in lines)
+    assert site_pages.readable_signature(None, "class", "C", CapsuleRNNConfig, None, "(a, b)", None)[0] == "(**fields)"
+
+
 def test_a_page_for_every_command_and_every_public_module():
     commands, api = site_pages.command_pages(), site_pages.api_pages()
     assert set(commands) == {"commands/index.md", *(f"commands/{name}.md" for name in COMMANDS)}
