@@ -165,17 +165,22 @@ def as_restructured_text(app, what, name, obj, options, lines: list[str]) -> Non
     """
     made: list[str] = []
     section = literal = False
-    for number, line in enumerate(lines):
+    before = ""
+    for line in lines:
         indented = line.startswith("    ")
         if line and not indented:
             section, literal = bool(SECTION.match(line)), False
-        elif indented and not section and not literal and not lines[number - 1].strip():
+        elif indented and not section and not literal and not before.strip():
             literal = True
             made += ["::", ""]
-        if literal or not line.strip():
+        if literal or not line.strip() or SECTION.match(line.strip()):
             made.append(line)
+        elif before.strip() in ("Returns:", "Yields:"):
+            # what stands before a colon would be the type
+            made.append(f"    : {escaped(line.strip())}")
         else:
-            made.append(line if SECTION.match(line.strip()) else escaped(line))
+            made.append(escaped(line))
+        before = line
     lines[:] = made
     if isinstance(obj, type) and issubclass(obj, PreTrainedConfig):
         lines += fields_table(obj)

@@ -61,10 +61,11 @@ def speed_summary(record: Record | None, memory: Record | None, serving: Record 
         train, greedy, beam = (f"{row[job]['time_ratio']:.2f}x" if job in row else "-" for job in JOBS)
         peak = f"{row['memory']['memory_ratio']:.2f}x" if "memory" in row else "-"
         lines.append(f"| {' | '.join([MEASURED[name], train, peak, greedy, beam, exported_range(serving, name)])} |")
+    alone = memory["environment"]["threads"] if memory else None
     conditions = (
         f"Time and memory / those of transformers' own Marian model of the same size, d {record['d_model']}, "
         f"{record['layers']} + {record['layers']} layers, V {record['vocab_size']:,}: medians on a CPU, threads: "
-        f"{record['environment']['threads']}, {record['dtype']}."
+        f"{record['environment']['threads']}{f' (memory: {alone})' if memory else ''}, {record['dtype']}."
     )
     if serving is not None:
         conditions += (

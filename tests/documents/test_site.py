@@ -30,9 +30,10 @@ def test_docstrings_are_text_with_code():
 
 
 def test_indented_paragraphs_stand_as_they_are_and_sections_are_sections():
-    text = "Do it:\n\n    do *this*\n    and that\n\nArgs:\n    x: [B, *], of\n        several lines.\n"
+    text = "Do it:\n\n    do *this*\n    and that\n\nArgs:\n    x: [B, *], of\n        several lines.\n\nReturns:\n    A pair: x, y.\n"
     assert rendered(text) == (
-        "Do it:\n\n::\n\n    do *this*\n    and that\n\nArgs:\n    x: [B, \\*], of\n        several lines."
+        "Do it:\n\n::\n\n    do *this*\n    and that\n\nArgs:\n    x: [B, \\*], of\n        several lines.\n\n"
+        "Returns:\n    : A pair: x, y."
     )
 
 
