@@ -25,6 +25,8 @@ ROOT = Path(__file__).resolve().parents[1]
 INTERNAL = ("evidence", "__main__", "_version", "data.grammar_lexicon", "data.grammar_syntax")
 # no page is wider than this many characters of code
 HELP_WIDTH = "88"
+# a class with more of them is made by names, or from a file or command line
+MANY_FIELDS = 20
 # a section of a docstring as Google writes them
 SECTION = re.compile(r"(Args|Attributes|Returns|Raises|Yields|Note|Example):$")
 
@@ -204,8 +206,8 @@ def fields_table(config: type[PreTrainedConfig]) -> list[str]:
 
 
 def readable_signature(app, what, name, obj, options, signature: str | None, returns: str | None):
-    """A signature without the representations of defaults that are no Python; of a configuration, see its fields."""
-    if isinstance(obj, type) and issubclass(obj, PreTrainedConfig):
+    """A signature without the representations of defaults that are no Python; none of a class of many fields."""
+    if isinstance(obj, type) and (signature or "").count(",") > MANY_FIELDS:
         signature = "(**fields)"
     if signature is not None:
         signature = re.sub(r"PosixPath\((.*?)\)", r"\1", signature.replace("<factory>", "..."))

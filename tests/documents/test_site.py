@@ -30,7 +30,8 @@ def test_docstrings_are_text_with_code():
 
 
 def test_indented_paragraphs_stand_as_they_are_and_sections_are_sections():
-    text = "Do it:\n\n    do *this*\n    and that\n\nArgs:\n    x: [B, *], of\n        several lines.\n\nReturns:\n    A pair: x, y.\n"
+    text = "Do it:\n\n    do *this*\n    and that\n\nArgs:\n    x: [B, *], of\n        several lines.\n\n"
+    text += "Returns:\n    A pair: x, y.\n"
     assert rendered(text) == (
         "Do it:\n\n::\n\n    do *this*\n    and that\n\nArgs:\n    x: [B, \\*], of\n        several lines.\n\n"
         "Returns:\n    : A pair: x, y."
@@ -53,7 +54,9 @@ def test_a_configuration_is_a_table_of_its_own_fields():
     shown = dict(zip(lines[10::3], lines[12::3], strict=False))
     assert shown["   * - `num_source_capsules`"] == "     - `6`" and shown["   * - `dropout`"] == "     - `0.3`"
     assert not any("transformers_version" in line for line in lines)
-    assert site_pages.readable_signature(None, "class", "C", CapsuleRNNConfig, None, "(a, b)", None)[0] == "(**fields)"
+    assert site_pages.readable_signature(None, "class", "C", CapsuleRNNConfig, None, "(a, b)", None)[0] == "(a, b)"
+    many = f"({', '.join('a' * 30)})"
+    assert site_pages.readable_signature(None, "class", "C", CapsuleRNNConfig, None, many, None)[0] == "(**fields)"
 
 
 def test_a_page_for_every_command_and_every_public_module():
