@@ -19,6 +19,8 @@ extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 exclude_patterns = ["_*"]
 # GitHub's anchors of headings, to the depth that pages link to
 myst_heading_anchors = 4
+# two hyphens begin an option, and quotes are those of the code
+smartquotes = False
 # every backtick in a docstring is code
 default_role = "code"
 

@@ -11,6 +11,7 @@ import json
 import os
 import pkgutil
 import re
+import textwrap
 from collections.abc import Iterable
 from pathlib import Path
 from unittest import mock
@@ -19,6 +20,7 @@ from transformers import PreTrainedConfig
 
 import hf_capsule_mt
 from hf_capsule_mt.__main__ import COMMANDS, main
+from hf_capsule_mt.markup import markdown_code, markdown_prose
 
 ROOT = Path(__file__).resolve().parents[1]
 # not for users: what draws the tables of this repository, word lists, and the program, whose help is a page
@@ -58,13 +60,45 @@ def write(folder: Path) -> None:
 
 def command_pages() -> dict[str, str]:
     """A page for every command with its help, and the index of them."""
-    pages = {"commands/index.md": f"# Commands\n\n{fenced(help_of())}\n{toctree(COMMANDS)}"}
+    links = "\n".join(f"- [`{name}`]({name}.md)" for name in COMMANDS)
+    pages = {"commands/index.md": f"# Commands\n\n{as_markdown(help_of())}\n{links}\n\n{toctree(COMMANDS)}"}
     for name in COMMANDS:
-        text = f"# hf-capsule-mt {name}\n\n{fenced(help_of(name))}"
+        text = f"# hf-capsule-mt {name}\n\n{as_markdown(help_of(name))}"
         if name == "study":
-            text += "".join(f"\n## study {action}\n\n{fenced(help_of(name, action))}" for action in ("run", "table"))
+            text += "".join(
+                f"\n## study {action}\n\n{as_markdown(help_of(name, action))}" for action in ("run", "table")
+            )
         pages[f"commands/{name}.md"] = text
     return pages
+
+
+def as_markdown(printed: str) -> str:
+    """A help text with its usage and examples as code, its words as paragraphs, and its arguments as lists."""
+    parts = []
+    for paragraph in printed.split("\n\n"):
+        title, _, rest = paragraph.partition("\n")
+        if paragraph.startswith(("usage:", "    ")):
+            parts.append(fenced(textwrap.dedent(paragraph)))
+        elif rest.startswith("  ") and title.endswith(":"):
+            parts += [f"**{title}**\n", arguments_list(rest)]
+        else:
+            parts.append(f"{markdown_prose(paragraph)}\n")
+    return "\n".join(parts)
+
+
+def arguments_list(text: str) -> str:
+    """Arguments as argparse prints them, as a list."""
+    entries: list[list[str]] = []
+    for line in text.splitlines():
+        if not line.startswith(" " * 8):
+            # the help begins on the same line where there is room
+            name, _, words = line.strip().partition("  ")
+            entries.append([name, words.strip()])
+        else:
+            entries[-1].append(line.strip())
+    # lines are broken behind hyphens, too
+    rows = [(name, re.sub(r"(?<=\w-)\n", "", "\n".join(filter(None, words)))) for name, *words in entries]
+    return "".join(f"- {markdown_code(name)}{f': {markdown_prose(words)}' if words else ''}\n" for name, words in rows)
 
 
 def help_of(*command: str) -> str:

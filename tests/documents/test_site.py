@@ -59,6 +59,28 @@ def test_a_configuration_is_a_table_of_its_own_fields():
     assert site_pages.readable_signature(None, "class", "C", CapsuleRNNConfig, None, many, None)[0] == "(**fields)"
 
 
+def test_the_help_of_a_command_as_a_page():
+    printed = """usage: prog [--a B]
+            [x]
+
+What it does, with a_b and `c_d`.
+
+    prog --a 1    an example
+    prog
+
+options:
+  --a B       does *this*
+              and that
+  --long LONG_NAME
+              more, capsule-
+              bart"""
+    assert site_pages.as_markdown(printed) == (
+        "```text\nusage: prog [--a B]\n            [x]\n```\n\nWhat it does, with a\\_b and `c_d`.\n\n"
+        "```text\nprog --a 1    an example\nprog\n```\n\n**options:**\n\n"
+        "- `--a B`: does \\*this\\* and that\n- `--long LONG_NAME`: more, capsule-bart\n"
+    )
+
+
 def test_a_page_for_every_command_and_every_public_module():
     commands, api = site_pages.command_pages(), site_pages.api_pages()
     assert set(commands) == {"commands/index.md", *(f"commands/{name}.md" for name in COMMANDS)}
