@@ -52,6 +52,7 @@ pygments_dark_style = "monokai"
 def setup(app) -> None:
     """Write the pages that are made of code, before Sphinx looks which pages there are."""
     site_pages.write(Path(app.srcdir))
+    app.connect("source-read", site_pages.list_the_other_pages)
     # before napoleon, which has the priority 500
     app.connect("autodoc-process-docstring", site_pages.as_restructured_text, priority=400)
     app.connect("autodoc-process-signature", site_pages.readable_signature)

@@ -29,6 +29,8 @@ INTERNAL = ("evidence", "__main__", "_version", "data.grammar_lexicon", "data.gr
 HELP_WIDTH = "88"
 # a class with more of them is made by names, or from a file or command line
 MANY_FIELDS = 20
+# of a docstring: arguments under a title of its own
+ARGUMENTS = re.compile(r"Parameters\b.*:$")
 # a section of a docstring as Google writes them
 SECTION = re.compile(r"(Args|Attributes|Returns|Raises|Yields|Note|Example):$")
 
@@ -194,6 +196,14 @@ def notebook_pages(notebook: dict) -> dict[str, str | bytes]:
     return {"notebook.md": "\n\n".join([*parts[:1], note, *parts[1:]]) + "\n", **pictures}
 
 
+def list_the_other_pages(app, docname: str, source: list[str]) -> None:
+    """In the navigation of the first page, the line `*` stands for the pages beside it that no line names."""
+    if docname == "index":
+        pages = {path.stem for path in Path(app.srcdir).glob("*.md")} - {docname}
+        others = sorted(name for name in pages if not re.search(rf"^(.*<)?{re.escape(name)}>?$", source[0], re.M))
+        source[0] = re.sub(r"^\*$", "\n".join(others), source[0], flags=re.M)
+
+
 def as_restructured_text(app, what, name, obj, options, lines: list[str]) -> None:
     """
     A docstring, which is plain text with `code` and Google's sections, as reStructuredText: characters that would mean
@@ -203,6 +213,7 @@ def as_restructured_text(app, what, name, obj, options, lines: list[str]) -> Non
     section = literal = False
     before = ""
     for line in lines:
+        line = ARGUMENTS.sub("Args:", line)
         indented = line.startswith("    ")
         if line and not indented:
             section, literal = bool(SECTION.match(line)), False

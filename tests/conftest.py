@@ -32,28 +32,6 @@ def plain_checkpoint(tmp_path):
     return tmp_path / "plain"
 
 
-@pytest.fixture
-def separate_checkpoint(tmp_path):
-    """A plain Marian checkpoint directory whose source and target vocabularies differ."""
-    torch.manual_seed(3)
-    config = plain_config(
-        share_encoder_decoder_embeddings=False, decoder_vocab_size=TARGET_VOCAB, tie_word_embeddings=False
-    )
-    MarianMTModel(config).eval().save_pretrained(tmp_path / "separate")
-    return tmp_path / "separate"
-
-
-@pytest.fixture(scope="session")
-def exported_run(tmp_path_factory):
-    """A checkpoint of EM routing and guided routing, and the folder that it was exported to."""
-    from hf_capsule_mt.serving.export import export_onnx
-    from tiny_translation import taught_run
-
-    folder = tmp_path_factory.mktemp("exported_run")
-    run = taught_run(folder)
-    return run, export_onnx(run, folder / "exported")
-
-
 @pytest.fixture(scope="session")
 def grammar_tokenizer():
     """A tokenizer of 500 pieces, of sentences of the embedded corpus."""
@@ -77,3 +55,25 @@ def capsule_and_plain(tmp_path, grammar_tokenizer, monkeypatch):
         tokenizer.save_pretrained(tmp_path / name)
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+@pytest.fixture
+def separate_checkpoint(tmp_path):
+    """A plain Marian checkpoint directory whose source and target vocabularies differ."""
+    torch.manual_seed(3)
+    config = plain_config(
+        share_encoder_decoder_embeddings=False, decoder_vocab_size=TARGET_VOCAB, tie_word_embeddings=False
+    )
+    MarianMTModel(config).eval().save_pretrained(tmp_path / "separate")
+    return tmp_path / "separate"
+
+
+@pytest.fixture(scope="session")
+def exported_run(tmp_path_factory):
+    """A checkpoint of EM routing and guided routing, and the folder that it was exported to."""
+    from hf_capsule_mt.serving.export import export_onnx
+    from tiny_translation import taught_run
+
+    folder = tmp_path_factory.mktemp("exported_run")
+    run = taught_run(folder)
+    return run, export_onnx(run, folder / "exported")

@@ -219,10 +219,9 @@ class TranslationPipeline(Pipeline):
     Blank sentences translate to the empty string without being shown to the model. Sentences longer than the
     tokenizer's limit or the model's positions are truncated with a warning. Unless the call sets `max_length` or
     `max_new_tokens`, a translation ends after twice its source's tokens plus ten, or earlier where the model's
-    generation config says so. A sentence is translated alike alone and in any batch. The arguments can be given when
-    the pipeline is built, and when it is called.
+    generation config says so. A sentence is translated alike alone and in any batch.
 
-    Args:
+    Parameters, when the pipeline is built or called:
         src_lang, tgt_lang (str): the languages, for multilingual tokenizers; a task such as "translation_en_to_de"
             sets both. Models of a single pair ignore them.
         truncation (bool, True): False passes long sentences on in full, for models without a limit on positions.

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -36,6 +37,18 @@ def test_indented_paragraphs_stand_as_they_are_and_sections_are_sections():
         "Do it:\n\n::\n\n    do *this*\n    and that\n\nArgs:\n    x: [B, \\*], of\n        several lines.\n\n"
         "Returns:\n    : A pair: x, y."
     )
+
+
+def test_arguments_under_a_title_of_their_own_are_arguments():
+    assert rendered("Parameters, when it is built or called:\n    x: one.\n") == "Args:\n    x: one."
+
+
+def test_a_page_that_the_navigation_does_not_name_is_in_it(tmp_path):
+    for name in ("index", "start", "notebook", "new", "start_again"):
+        (tmp_path / f"{name}.md").write_text("# Page\n")
+    source = ["# Index\n```{toctree}\nstart\nIn short <notebook>\n*\n```\n"]
+    site_pages.list_the_other_pages(SimpleNamespace(srcdir=tmp_path), "index", source)
+    assert source == ["# Index\n```{toctree}\nstart\nIn short <notebook>\nnew\nstart_again\n```\n"]
 
 
 def test_signatures_are_python():
