@@ -15,7 +15,7 @@ import torch
 from hypothesis import HealthCheck, settings
 from transformers import MarianMTModel
 
-from tiny_models import TARGET_VOCAB, plain_config
+from tiny_models import TARGET_VOCAB, capsule_model, plain_config
 
 # Few cases, the same ones every time; the thorough profile draws new ones, as many as a test multiplies it by.
 _QUICK = {"deadline": None, "suppress_health_check": list(HealthCheck), "print_blob": True}
@@ -46,6 +46,31 @@ def plain_checkpoint(tmp_path):
     model = MarianMTModel(plain_config()).eval()
     model.save_pretrained(tmp_path / "plain")
     return tmp_path / "plain"
+
+
+@pytest.fixture(scope="session")
+def grammar_tokenizer():
+    """A tokenizer of 500 pieces, of sentences of the embedded corpus."""
+    from hf_capsule_mt.data.grammar import generate_corpus
+    from hf_capsule_mt.data.tokenizer import train_tokenizer
+
+    texts = [text for pair in generate_corpus(200) for text in (pair.source, pair.target)]
+    return train_tokenizer(texts, vocab_size=500, model_max_length=41)
+
+
+@pytest.fixture
+def capsule_and_plain(tmp_path, grammar_tokenizer, monkeypatch):
+    """The current folder: an untrained model of EM and guided routing in runs/grammar, a plain one in plain."""
+    tokenizer = grammar_tokenizer
+    sizes = dict(vocab_size=len(tokenizer), pad_token_id=tokenizer.pad_token_id, eos_token_id=tokenizer.eos_token_id)
+    sizes["decoder_start_token_id"] = tokenizer.pad_token_id
+    torch.manual_seed(0)
+    capsules = capsule_model(**sizes, guided_routing="routing")
+    for name, model in (("runs/grammar", capsules), ("plain", MarianMTModel(plain_config(**sizes)))):
+        model.save_pretrained(tmp_path / name)
+        tokenizer.save_pretrained(tmp_path / name)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
 
 
 @pytest.fixture

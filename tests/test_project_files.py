@@ -16,6 +16,13 @@ def test_the_workflow_calls_the_one_script():
     assert steps == ["bash .ci/run"] and (ROOT / ".ci/run").is_file()
 
 
+def test_the_site_that_is_published_is_built_as_in_the_tests():
+    build = read(".github/workflows/site.yml")["jobs"]["build"]["steps"]
+    command = next(step["run"] for step in build if "sphinx" in step.get("run", ""))
+    assert command == "python -m sphinx -W --keep-going -q docs site"
+    assert '"-m", "sphinx", "-W", "--keep-going", "-q", "docs"' in (ROOT / "tests/documents/test_site.py").read_text()
+
+
 def test_hooks_run_the_tools_of_the_environment():
     (local,) = read(".pre-commit-config.yaml")["repos"]
     assert local["repo"] == "local"

@@ -1,1 +1,1 @@
-"""Probes of what trained models have learnt; needs the extra `analysis`."""
+"""What models do: statistics of their routing, probes, examples, figures, tables and reports."""

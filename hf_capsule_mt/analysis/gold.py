@@ -28,9 +28,9 @@ def gold_translated(pair: Pair, tokenizer: PreTrainedTokenizerBase) -> tuple[np.
         tokenizer: a fast one.
 
     Returns:
-        gold: int8 [T, W], 1 translated, 0 untranslated, -1 left out: in between, or a word without alignment.
-        pieces: for each of the W source words the positions of its pieces, ascending. A piece that crosses a word
-            boundary belongs to both words.
+        The answers, int8 [T, W], 1 translated, 0 untranslated, -1 left out: in between, or a word without alignment;
+        and for each of the W source words the positions of its pieces, ascending. A piece that crosses a word boundary
+        belongs to both words.
 
     Raises:
         ValueError: the tokenizer is not a fast one, or no piece covers a word.

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from .recorded import shown_path
-from .systems import JOBS, MEASURED
+from .systems import JOBS, MEASURED, SUMMARISED
 
 Record = dict[str, Any]
 
-# why a figure is above 1, by system and job ("memory" for that of training)
+# why something costs more than its operations say, by system and job ("memory" for that of training)
 _SMALL_KERNELS = "small kernels, whose launching costs more than their arithmetic"
 _MESSAGES = "messages to six capsules in three iterations, and the matrices that make them"
 _ELEMENTWISE = (
@@ -23,57 +23,99 @@ REASONS = {
 
 
 def speed_table(record: Record | None, memory: Record | None = None) -> str:
-    """Every system's figures at the base size, from a record of speed.py and one of its memory."""
+    """Every system's time and memory beside its parent's at the base size: records of speed.py."""
     if record is None:
         return "not run"
-    for name, row in (memory["results"] if memory else {}).items():
-        record["results"].setdefault(name, {"parent": row["parent"]}).setdefault("memory", row["memory"])
+    results = with_memory(record, memory)
     jobs = list(JOBS)
     lines = ["| system | parent | " + " | ".join([*jobs, "training memory"]) + " |"]
     lines.append("|---" * (len(jobs) + 3) + "|")
-    for name, row in record["results"].items():
+    for name, row in results.items():
         if name != row["parent"]:
-            cells = [quotient(row[job]) if job in row else "-" for job in jobs]
+            cells = [cost(row[job]) if job in row else "-" for job in jobs]
             cells.append(f"{row['memory']['memory_ratio']:.2f}x" if "memory" in row else "-")
             lines.append("| " + " | ".join([MEASURED[name], MEASURED[row["parent"]], *cells]) + " |")
     conditions = speed_conditions(record)
     if memory:
         conditions += f" Memory was measured in runs of its own, threads: {memory['environment']['threads']}."
-    return "\n".join([*lines, "", f"{conditions} A dash: not measured at this size.", *_explanations(record)])
+    return "\n".join([*lines, "", f"{conditions} A dash: not measured at this size.", *_explanations(results)])
 
 
-def _explanations(record: Record) -> list[str]:
-    """Why figures are above 1, where that is known."""
+def with_memory(record: Record, memory: Record | None) -> Record:
+    """What a record of speed.py has measured of every system, with the training memory of another."""
+    results: Record = {name: dict(row) for name, row in record["results"].items()}
+    for name, row in (memory["results"] if memory else {}).items():
+        results.setdefault(name, {"parent": row["parent"]}).setdefault("memory", row["memory"])
+    return results
+
+
+def speed_summary(record: Record | None, memory: Record | None, serving: Record | None) -> str:
+    """What the systems cost beside a plain model, in one number each: records of speed.py and of serving.py."""
+    if record is None:
+        return "not run"
+    results = with_memory(record, memory)
+    columns = ["training step", "training memory", "one sentence, greedy", "16 sentences, beam 5"]
+    lines = [f"| | {' | '.join(columns)} | exported, beside CTranslate2 |", "|---" * (len(columns) + 2) + "|"]
+    for name in SUMMARISED:
+        row = results.get(name, {})
+        train, greedy, beam = (f"{row[job]['time_ratio']:.2f}x" if job in row else "-" for job in JOBS)
+        peak = f"{row['memory']['memory_ratio']:.2f}x" if "memory" in row else "-"
+        lines.append(f"| {' | '.join([MEASURED[name], train, peak, greedy, beam, exported_range(serving, name)])} |")
+    alone = memory["environment"]["threads"] if memory else None
+    conditions = (
+        f"Time and memory / those of transformers' own Marian model of the same size, d {record['d_model']}, "
+        f"{record['layers']} + {record['layers']} layers, V {record['vocab_size']:,}: medians on a CPU, threads: "
+        f"{record['environment']['threads']}{f' (memory: {alone})' if memory else ''}, {record['dtype']}."
+    )
+    if serving is not None:
+        conditions += (
+            " Last column: the time of the model exported to ONNX Runtime / CTranslate2's of the plain model, both in "
+            f"float32, V {serving['size']['vocab_size']:,}, threads: 1; the lowest and the highest of greedy search "
+            "and beam 5, one and 16 sentences at a time."
+        )
+    return "\n".join([*lines, "", conditions])
+
+
+def exported_range(serving: Record | None, name: str) -> str:
+    """The lowest and the highest of an exported system's times with one thread, as ratios to CTranslate2's."""
+    cases = (serving or {"results": {}})["results"].items()
+    found = [
+        rows[f"onnx {name}"]["time_ratio"]
+        for case, rows in cases
+        if case.endswith(", threads: 1") and f"onnx {name}" in rows
+    ]
+    return f"{min(found):.2f}x to {max(found):.2f}x" if found else "-"
+
+
+def _explanations(results: Record) -> list[str]:
+    """Why systems cost more than their operations say, where that is known."""
     causes: dict[str, dict[str, None]] = {}
     for (name, job), reason in REASONS.items():
-        cell = record["results"].get(name, {}).get(job)
+        cell = results.get(name, {}).get(job)
         if cell and cell.get("time_over_operations", cell.get("memory_ratio", 0)) > 1:
             shown = "training memory" if job == "memory" else job
             causes.setdefault(f"{reason} ({shown})", {})[MEASURED[name]] = None
-    return ["", *(f"- {'; '.join(names)}: {cause}." for cause, names in causes.items())] if causes else []
+    lines = [f"- {'; '.join(names)}: {cause}." for cause, names in causes.items()]
+    return ["", "What takes longer than its operations do in the parent, or more memory:", "", *lines] if lines else []
 
 
 def allocator_table(record: Record | None, kept: Record | None) -> str:
-    """The figure of training as a process has it, and where the C library keeps its pages; two records of speed.py."""
+    """Training as a process has it, and where the C library keeps its pages; two records of speed.py."""
     if record is None or kept is None:
         return "not run"
     lines = ["| system | training step | pages kept |", "|---|---|---|"]
     for name, row in kept["results"].items():
         if name != row["parent"]:
-            cells = [quotient(content["results"][name]["training step"]) for content in (record, kept)]
+            cells = [cost(content["results"][name]["training step"]) for content in (record, kept)]
             lines.append("| " + " | ".join([MEASURED[name], *cells]) + " |")
     settings = " ".join(f"{name}={value}" for name, value in kept["environment"].items() if name.startswith("MALLOC_"))
     parent = MEASURED["rnn_simple"]
     return "\n".join([*lines, "", f"Parent: {parent}, under the same allocator. Pages kept: `{settings}`."])
 
 
-def quotient(cell: Record) -> str:
-    """(Time / parent's) / (operations / parent's), with its quartiles and what it is made of."""
-    low, high = cell["time_over_operations_quartiles"]
-    return (
-        f"{cell['time_over_operations']:.2f} [{low:.2f}, {high:.2f}] "
-        f"({cell['time_ratio']:.2f}x / {cell['operation_ratio']:.2f}x)"
-    )
+def cost(cell: Record) -> str:
+    """Time / parent's with its quartiles, and operations / parent's."""
+    return f"{spread(cell)} ({cell['operation_ratio']:.2f}x)"
 
 
 def speed_conditions(record: Record) -> str:
@@ -86,8 +128,8 @@ def speed_conditions(record: Record) -> str:
         f"`{tests['revision']}`" + (" with changes" if tests["dirty"] else "") for tests in record["tests"].values()
     )
     return (
-        f"(Time / parent's) / (operations / parent's), in brackets the quartiles of {turns[0]} to {turns[-1]} turns, "
-        f"in parentheses the two ratios. Memory / parent's. d {record['d_model']}, {record['layers']} + "
+        f"Time / parent's, in brackets the quartiles of {turns[0]} to {turns[-1]} turns, in parentheses operations / "
+        f"parent's. Memory / parent's. d {record['d_model']}, {record['layers']} + "
         f"{record['layers']} layers (recurrent {record['rnn_encoder_layers']} + {record['rnn_decoder_layers']}), "
         f"V {record['vocab_size']:,}, N = {record['d_model']}, R = 3, {record['tokens']:,} tokens per batch, "
         f"{record['dtype']}, {environment['threads']} threads, torch {environment['torch']}; decoding: lengths of "

@@ -156,6 +156,8 @@ MEASURED = {
     "rnn_attention": "RNMT",
     "rnn_hybrid": "hybrid",
 }
+# of these, those that the README names
+SUMMARISED = ("none", "linear", "em_routing", "guided_routing", "guided_routing_bow_bca", "em_routing_guided")
 JOBS = ("training step", "greedy, 1 sentence", "beam 5, 16 sentences")
 # what the probes of past and future call them
 PROBED = {recipe: system.name for recipe, system in GUIDED_SYSTEMS.items()} | {"gdr_light": "GDR + BOW x 0.1 + BCA"}

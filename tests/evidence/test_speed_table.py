@@ -9,6 +9,7 @@ def cell(time_ratio, operation_ratio, spread=0.1):
     value = time_ratio / operation_ratio
     return {
         "time_ratio": time_ratio,
+        "time_ratio_quartiles": [time_ratio - spread, time_ratio + spread],
         "operation_ratio": operation_ratio,
         "time_over_operations": value,
         "time_over_operations_quartiles": [value - spread, value + spread],
@@ -52,13 +53,39 @@ def test_figures_and_why_they_are_above_one(record, monkeypatch):
     monkeypatch.setitem(speed_tables.REASONS, ("linear", "memory"), "is not measured")
     lines = speed_tables.speed_table(record).splitlines()
     assert lines[2:4] == [
-        "| EM routing | `MarianMTModel` | 1.04 [0.94, 1.14] (1.25x / 1.20x) "
-        "| 1.20 [1.10, 1.30] (1.50x / 1.25x) | - | 1.20x |",
+        "| EM routing | `MarianMTModel` | 1.25x [1.15, 1.35] (1.20x) | 1.50x [1.40, 1.60] (1.25x) | - | 1.20x |",
         "| GDR | `MarianMTModel` | - | - | - | 1.20x |",
     ]
     assert "newstest2014.en-de.en" in lines[5] and "`0123456789ab` with changes." in lines[5]
-    assert lines[6:] == ["", "- EM routing; GDR: the votes (training memory)."]
+    assert lines[6:8] == ["", "What takes longer than its operations do in the parent, or more memory:"]
+    assert lines[8:] == ["", "- EM routing; GDR: the votes (training memory)."]
     assert len({line.count("|") for line in lines[:4]}) == 1
+
+
+def test_the_summary_is_one_number_each(record):
+    serving = {
+        "size": {"vocab_size": 8000},
+        "results": {
+            "greedy, threads: 1": {"onnx em_routing": {"time_ratio": 1.11}},
+            "beam 5, threads: 1": {
+                "onnx em_routing": {"time_ratio": 1.35},
+                "onnx int8 em_routing": {"time_ratio": 0.4},
+            },
+            "greedy, threads: 2": {"onnx em_routing": {"time_ratio": 9.0}},
+        },
+    }
+    lines = speed_tables.speed_summary(record, None, serving).splitlines()
+    assert "| EM routing | 1.25x | 1.20x | 1.50x | - | 1.11x to 1.35x |" in lines
+    assert "| GDR | - | 1.20x | - | - | - |" in lines
+    assert "threads: 2, float32" in lines[-1] and "V 8,000, threads: 1" in lines[-1]
+    assert "CTranslate2's" not in speed_tables.speed_summary(record, None, None)
+    # a record is left as it is: two tables are made of it
+    memory = {
+        "results": {"linear": {"parent": "marian", "memory": {"memory_ratio": 0.8}}},
+        "environment": {"threads": 1},
+    }
+    speed_tables.speed_summary(record, memory, None)
+    assert "linear" not in record["results"]
 
 
 def test_what_costs_less_than_its_operations_is_not_explained(record, monkeypatch):
@@ -86,7 +113,7 @@ def test_allocator(record):
     ]
     lines = speed_tables.allocator_table(*records).splitlines()
     assert lines[2:4] == [
-        "| CapsNMT | 1.08 [0.98, 1.18] (1.30x / 1.20x) | 1.00 [0.90, 1.10] (1.20x / 1.20x) |",
+        "| CapsNMT | 1.30x [1.20, 1.40] (1.20x) | 1.20x [1.10, 1.30] (1.20x) |",
         "",
     ]
     assert lines[-1].endswith("Pages kept: `MALLOC_MMAP_MAX_=0 MALLOC_ARENA_MAX=1`.")
@@ -94,7 +121,12 @@ def test_allocator(record):
 
 
 def test_without_a_record():
-    assert speed_tables.speed_table(None) == speed_tables.operators_table(None) == "not run"
+    assert (
+        speed_tables.speed_table(None)
+        == speed_tables.speed_summary(None, None, None)
+        == speed_tables.operators_table(None)
+        == "not run"
+    )
 
 
 def test_cold_starts():

@@ -5,7 +5,6 @@ import json
 import math
 import os
 import re
-import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -28,13 +27,12 @@ from hf_capsule_mt.operators import ENTRY_POINTS, MODELS, load_operators, travel
 from hf_capsule_mt.training import command as training
 from hf_capsule_mt.training.arguments import parse_arguments
 from hf_capsule_mt.training.setup import prepare
+from pages import Page
 from tiny_models import BUILDERS, capsule_config, capsule_model, gradients, sentence_batch
 from tiny_translation import SOURCES, TARGETS, tiny_model, tiny_tokenizer
 
-PAGE = (Path(__file__).parents[2] / "docs" / "operators.md").read_text(encoding="utf-8")
-FILES = dict(re.findall(r"<!-- file: (\S+) -->\n```\w+\n(.*?)```", PAGE, re.S))
-COMMANDS = re.findall(r"<!-- commands -->\n```bash\n(.*?)```", PAGE, re.S)[0].splitlines()
-OPERATOR = FILES["mean_top.py"]
+PAGE = Page("docs/operators.md")
+OPERATOR = PAGE.files["mean_top.py"]
 SMALL = {"max_steps": 4, "save_steps": 2, "eval_steps": 4, "max_train_samples": 100, "max_eval_samples": 5}
 SMALL |= {"max_test_samples": 5, "d_model": 12, "encoder_layers": 2, "decoder_layers": 2, "test_num_beams": 1}
 SMALL |= {"vocab_size": 400, "report_to": "none", "disable_tqdm": "true", "use_cpu": "true"}
@@ -60,22 +58,22 @@ def nothing_loaded():
 def place(tmp_path_factory):
     """A folder in which the page's files lie and its commands have been run, the training with fewer steps."""
     folder, before = tmp_path_factory.mktemp("page"), Path.cwd()
-    for name, text in FILES.items():
+    for name, text in PAGE.files.items():
         (folder / name).write_text(text, encoding="utf-8")
     (folder / "sentences.en").write_text("".join(f"{line}\n" for line in SOURCES), encoding="utf-8")
     (folder / "sentences.ref").write_text("".join(f"{line}\n" for line in TARGETS), encoding="utf-8")
     tiny_model().save_pretrained(folder / "plain")
     tiny_tokenizer().save_pretrained(folder / "plain")
     os.chdir(folder)
+
+    def smaller(argv: list[str]) -> list[str]:
+        forget()
+        if argv[0] != "train":
+            return argv
+        return [*argv, *(token for name, value in SMALL.items() for token in (f"--{name}", str(value)))]
+
     try:
-        for line in COMMANDS:
-            words = shlex.split(line)
-            forget()
-            assert words[0] == "hf-capsule-mt"
-            argv = words[1:]
-            if argv[0] == "train":
-                argv += [token for name, value in SMALL.items() for token in (f"--{name}", str(value))]
-            assert main(argv) == 0, line
+        PAGE.run("operator", smaller)
     finally:
         os.chdir(before)
     forget()
@@ -126,9 +124,8 @@ def test_the_run_can_be_resumed(here, capsys):
 
 
 def test_the_page_loads_it_in_python(here):
-    (code,) = re.findall(r"<!-- python -->\n```python\n(.*?)```", PAGE, re.S)
-    names: dict = {}
-    exec(compile(code, "docs/operators.md", "exec"), names)
+    assert set(PAGE.code) == {"load"}
+    names = PAGE.execute("load")
     assert type(names["model"].model.encoder.aggregation.combine).__name__ == "MeanOfTopLayers"
 
 

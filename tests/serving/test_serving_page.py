@@ -1,4 +1,4 @@
-"""The code of docs/serving.md, and the README's lines on it, run with an exported model."""
+"""The code of docs/serving.md runs with an exported model."""
 
 import asyncio
 import json
@@ -13,12 +13,11 @@ import pytest
 from hf_capsule_mt.__main__ import main
 from hf_capsule_mt.serving.export import ABSENT
 from hf_capsule_mt.serving.onnx_translator import OnnxTranslator
+from pages import Page
 from tiny_translation import SOURCES
 
-ROOT = Path(__file__).resolve().parents[2]
-PAGE, README = ((ROOT / name).read_text(encoding="utf-8") for name in ("docs/serving.md", "README.md"))
-BLOCK = re.compile(r"<!-- code: (\w+) -->\n```python\n(.*?)```", re.S)
-CODE = dict(BLOCK.findall(PAGE))
+PAGE = Page("docs/serving.md")
+FIRST = "The small dog sees the old man."
 
 
 @pytest.fixture
@@ -40,10 +39,8 @@ def translations(exported_run):
     return OnnxTranslator(exported_run[1], threads=1).translate(SOURCES, num_beams=5)
 
 
-def execute(code: str, names: dict | None = None) -> dict:
-    names = {"__name__": "page"} if names is None else names
-    exec(compile(code.replace("The small dog sees the old man.", SOURCES[0]), "docs/serving.md", "exec"), names)
-    return names
+def execute(name: str, names: dict | None = None, **replace: str) -> dict:
+    return PAGE.execute(name, names, {FIRST: SOURCES[0], **replace})
 
 
 def post(app, path: str, content) -> tuple[int, object]:
@@ -63,18 +60,11 @@ def post(app, path: str, content) -> tuple[int, object]:
 
 
 def test_the_class(workplace, translations, capsys):
-    names = execute(CODE["translate"])
+    names = execute("translate")
     assert capsys.readouterr().out == f"{[translations[0]]}\n"
-    execute(CODE["nbest"].replace("Der", "zwei"), names)
+    execute("nbest", names, Der="zwei")
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 2 and all(re.fullmatch(r"-\d+\.\d{3} zwei.*", line) for line in lines)
-
-
-def test_the_readme_has_five_lines(workplace, translations, capsys):
-    code = dict(BLOCK.findall(README))["onnx"]
-    assert len([line for line in code.splitlines() if line.strip()]) <= 5
-    execute(code)
-    assert capsys.readouterr().out == f"{translations[0]}\n"
 
 
 @pytest.mark.parametrize("name", ["fastapi", "fastapi_pytorch"])
@@ -82,7 +72,7 @@ def test_servers(workplace, translations, name):
     pytest.importorskip("fastapi")
     # a class in the module that is executed is looked up by its name
     module = SimpleNamespace(__name__="page")
-    names = execute(CODE[name], vars(module))
+    names = execute(name, vars(module))
     content = SOURCES[:2] if name == "fastapi_pytorch" else {"sentences": SOURCES[:2]}
     assert post(names["app"], "/translate", content) == (200, translations[:2])
     status, answer = post(names["app"], "/translate", {"sentences": [1]} if name == "fastapi" else [1])
@@ -100,7 +90,7 @@ def test_the_space(workplace, translations, monkeypatch):
 
     monkeypatch.setitem(sys.modules, "gradio", SimpleNamespace(Interface=interface))
     monkeypatch.setattr("huggingface_hub.snapshot_download", lambda *arguments, **options: None)
-    execute(CODE["space"])
+    execute("space")
     (function, sides), launched = made
     assert function("\n".join(SOURCES[:2])) == "\n".join(translations[:2])
     assert sides == ("text", "text") and launched == "launched"
@@ -108,20 +98,17 @@ def test_the_space(workplace, translations, monkeypatch):
 
 def test_the_commands(workplace, translations, capsys):
     Path("test.en").write_text("".join(f"{line}\n" for line in SOURCES[:3]), encoding="utf-8")
-    (line,) = re.findall(r"^hf-capsule-mt (translate .*)$", PAGE, re.M)
+    (line,) = re.findall(r"^hf-capsule-mt (translate .*)$", PAGE.text, re.M)
     assert main(line.split()) == 0
     assert Path("test.de").read_text(encoding="utf-8").splitlines() == translations[:3]
     shutil.rmtree("exported")
-    (line,) = re.findall(r"^hf-capsule-mt (export .*)$", PAGE, re.M)
-    assert line in README
+    (line,) = re.findall(r"^hf-capsule-mt (export .*)$", PAGE.text, re.M)
     assert line.split() == ["export", "runs/grammar", "exported", "--format", "onnx"]
 
 
 def test_nothing_is_left_untested_or_unsaid(exported_run):
-    assert set(CODE) == {"translate", "nbest", "fastapi", "fastapi_pytorch", "space"}
-    assert PAGE.count("```python") == len(CODE)
-    for link in re.findall(r"\]\(([^)#]+)\)", PAGE):
-        assert link.startswith("http") or (ROOT / "docs" / link).exists(), link
-    listed = set(re.findall(r"`([\w.]+)`", " ".join(re.findall(r"^\| (.*?) \|", PAGE, re.M))))
+    assert set(PAGE.code) == {"translate", "nbest", "fastapi", "fastapi_pytorch", "space"}
+    assert PAGE.text.count("```python") == len(PAGE.code)
+    listed = set(re.findall(r"`([\w.]+)`", " ".join(re.findall(r"^\| (.*?) \|", PAGE.text, re.M))))
     assert listed == {path.name for path in exported_run[1].iterdir()}
     assert "no_repeat_ngram_size" in ABSENT and "repetition_penalty" in ABSENT
