@@ -9,12 +9,12 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 # encoded training text is kept there
 os.environ.setdefault("HF_DATASETS_CACHE", tempfile.mkdtemp(prefix="hf_capsule_mt_tests_"))
 
-import chromium
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
 from transformers import MarianMTModel
 
+import chromium
 from tiny_models import TARGET_VOCAB, capsule_model, plain_config
 
 # Few cases, the same ones every time; the thorough profile draws new ones, as many as a test multiplies it by.
@@ -100,9 +100,8 @@ def multilingual(tmp_path_factory):
 @pytest.fixture(scope="session")
 def exported_nllb(multilingual, tmp_path_factory):
     """An NLLB checkpoint with English and German for its pair of languages, and the folder that it was exported to."""
-    from tiny_multilingual import save_pair
-
     from hf_capsule_mt.serving.export import export_onnx
+    from tiny_multilingual import save_pair
 
     folder = tmp_path_factory.mktemp("exported_nllb")
     run = save_pair("nllb", multilingual("nllb"), folder / "run")

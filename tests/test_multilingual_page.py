@@ -7,9 +7,9 @@ import shutil
 from pathlib import Path
 
 import pytest
-from tiny_multilingual import FRENCH
 
 from hf_capsule_mt.__main__ import main
+from tiny_multilingual import FRENCH
 from tiny_translation import SOURCES, TARGETS
 
 PAGE = (Path(__file__).parent.parent / "docs" / "multilingual.md").read_text(encoding="utf-8")

@@ -7,7 +7,6 @@ import sys
 import pytest
 import torch
 from datasets import Dataset
-from tiny_multilingual import LANGUAGES
 from transformers import (
     AutoModelForSeq2SeqLM,
     AutoTokenizer,
@@ -27,6 +26,7 @@ from transformers.pipelines.pt_utils import KeyDataset
 
 from hf_capsule_mt.models.pipeline_translation import TranslationPipeline
 from hf_capsule_mt.registration import register
+from tiny_multilingual import LANGUAGES
 from tiny_translation import EOS, MAX_POSITIONS, PAD, SOURCES, TARGETS, tiny_model, tiny_tokenizer
 
 

@@ -57,7 +57,7 @@ def language_codes(tokenizer: PreTrainedTokenizerBase) -> list[str]:
 def language_id(tokenizer: PreTrainedTokenizerBase, code: str) -> int:
     """The id of the token that stands for a language, which the tokenizer has to know."""
     tokens = getattr(tokenizer, "lang_code_to_token", {})
-    return tokenizer.convert_tokens_to_ids(tokens.get(code, code))
+    return int(tokenizer.convert_tokens_to_ids(tokens.get(code, code)))  # type: ignore[arg-type]
 
 
 def check_language(tokenizer: PreTrainedTokenizerBase, code: str) -> None:
@@ -230,4 +230,4 @@ def remember_languages(
         config.update(**generation_languages(tokenizer, pairs[0]))
     else:
         tokenizer.tgt_lang = None
-    config.language_pairs = [list(pair) for pair in pairs]
+    setattr(config, "language_pairs", [list(pair) for pair in pairs])  # noqa: B010

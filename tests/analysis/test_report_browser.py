@@ -4,8 +4,8 @@ import json
 import re
 
 import pytest
-from chromium import prefer, resize
 
+from chromium import prefer, resize
 from hf_capsule_mt.analysis.plots import draw_figures, save
 from hf_capsule_mt.analysis.report_page import render
 

@@ -9,9 +9,10 @@ from hf_capsule_mt.analysis.report_page import PAGE
 
 pytest.importorskip("selenium", reason="needs selenium")
 
-from chromium import prefer, resize
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
+
+from chromium import prefer, resize
 
 
 @pytest.fixture

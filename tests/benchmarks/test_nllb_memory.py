@@ -1,8 +1,9 @@
 """What is measured of NLLB's size is what the systems are called."""
 
-import nllb_memory
 import pytest
 import torch
+
+import nllb_memory
 
 
 @pytest.mark.parametrize("name", nllb_memory.SYSTEMS)

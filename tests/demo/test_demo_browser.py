@@ -12,11 +12,11 @@ import pytest
 pytest.importorskip("selenium", reason="needs selenium")
 pytest.importorskip("gradio", reason="needs gradio")
 
-from chromium import prefer, resize
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import WebDriverWait
 
+from chromium import prefer, resize
 from tiny_translation import PAIRS, SOURCES
 
 SENTENCE = SOURCES[1]

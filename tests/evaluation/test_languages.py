@@ -3,13 +3,13 @@
 import json
 
 import pytest
-from tiny_multilingual import LANGUAGES
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, GenerationConfig
 
 from hf_capsule_mt.__main__ import main
 from hf_capsule_mt.evaluation.score_pairs import score_pairs
 from hf_capsule_mt.evaluation.translate import translate, translate_nbest
 from hf_capsule_mt.models.tokenizer_languages import language_id, set_languages
+from tiny_multilingual import LANGUAGES
 from tiny_translation import SOURCES, tiny_model, tiny_tokenizer
 
 

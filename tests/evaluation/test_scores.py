@@ -5,10 +5,10 @@ import sys
 import pytest
 from sacrebleu.metrics import BLEU, CHRF, TER
 from sacrebleu.tokenizers import tokenizer_spm
-from tiny_multilingual import sentencepiece_model
 
 from hf_capsule_mt.evaluation import scores
 from hf_capsule_mt.evaluation.scores import base_language, metrics_of, prepare_lc_norm_tok, score
+from tiny_multilingual import sentencepiece_model
 
 REFERENCES = [
     "Der Bäcker trägt einen hellblauen Hut, der ihm zu groß ist.",

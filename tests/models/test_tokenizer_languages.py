@@ -1,7 +1,6 @@
 """What is known of the languages of multilingual tokenizers, of all four kinds, new and loaded."""
 
 import pytest
-from tiny_multilingual import LANGUAGES, multilingual_tokenizer
 from transformers import AutoTokenizer
 
 from hf_capsule_mt.models.tokenizer_languages import (
@@ -17,6 +16,7 @@ from hf_capsule_mt.models.tokenizer_languages import (
     saved_languages,
     set_languages,
 )
+from tiny_multilingual import LANGUAGES, multilingual_tokenizer
 from tiny_translation import SOURCES, TARGETS, tiny_tokenizer
 
 COUNTS = {"m2m100": 100, "nllb": 202, "mbart": 25, "mbart50": 52}

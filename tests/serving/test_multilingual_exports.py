@@ -7,7 +7,6 @@ import subprocess
 import sys
 
 import pytest
-from tiny_multilingual import LANGUAGES, save_pair, sentencepiece_model
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from hf_capsule_mt.evaluation.translate import translate
@@ -15,6 +14,7 @@ from hf_capsule_mt.models.tokenizer_languages import set_languages
 from hf_capsule_mt.serving.export import _readme, export_onnx
 from hf_capsule_mt.serving.onnx_translator import SETTINGS, OnnxTranslator
 from hf_capsule_mt.serving.tokenizer_files import language_settings, source_and_target
+from tiny_multilingual import LANGUAGES, save_pair, sentencepiece_model
 from tiny_translation import SOURCES, TARGETS
 
 # the last but one is truncated

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import psutil
 import pytest
-from tiny_multilingual import LANGUAGES
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from hf_capsule_mt.__main__ import COMMANDS, main
@@ -22,6 +21,7 @@ from hf_capsule_mt.files import only_writer
 from hf_capsule_mt.models.tokenizer_languages import set_languages
 from hf_capsule_mt.training import distillation
 from hf_capsule_mt.training.distillation import distill, parse_distillation, prepare_distillation
+from tiny_multilingual import LANGUAGES
 from tiny_translation import PAIRS, SOURCES, TARGETS, tiny_model, tiny_tokenizer
 
 ROOT = Path(__file__).parents[2]

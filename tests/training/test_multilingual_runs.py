@@ -5,7 +5,6 @@ import shutil
 
 import pytest
 from sacrebleu.tokenizers import tokenizer_spm
-from tiny_multilingual import FRENCH, LANGUAGES
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, GenerationConfig, pipeline
 
 import hf_capsule_mt
@@ -15,6 +14,7 @@ from hf_capsule_mt.training import setup as preparation
 from hf_capsule_mt.training.arguments import parse_arguments
 from hf_capsule_mt.training.run import build_trainer, run
 from hf_capsule_mt.training.setup import prepare
+from tiny_multilingual import FRENCH, LANGUAGES
 from tiny_translation import SOURCES, TARGETS
 
 # of a tiny run; the model is what the checkpoint is
