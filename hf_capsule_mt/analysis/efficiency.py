@@ -188,7 +188,7 @@ def _take_turns(
     decoding: list[list[float]] = [[] for _ in measured]
     training: list[list[float]] = [[] for _ in measured]
     # who follows whom matters to caches
-    order = random.Random(0)
+    order = random.Random(0)  # nosec B311
     for round_ in range(REPEATS):
         totals = [0.0] * len(measured)
         for sentence in range(sentences):
