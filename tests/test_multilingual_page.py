@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from hf_capsule_mt.__main__ import main
+from hf_capsule_mt.data.corpus import DATA_VARIABLE
 from tiny_multilingual import FRENCH
 from tiny_translation import SOURCES, TARGETS
 
@@ -36,6 +37,7 @@ def workplace(multilingual, tmp_path_factory):
     """A folder with the corpora that the page speaks of."""
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path_factory.mktemp("page"))
+        patch.delenv(DATA_VARIABLE, raising=False)
         Path("data").mkdir()
         for split in ("train", "val", "test"):
             for name, texts in (("en", SOURCES), ("de", TARGETS)):
@@ -69,7 +71,7 @@ def count(path):
 
 
 def test_everything_is_tested():
-    assert set(CODE) == {"pipeline", "languages"} and PAGE.count("```python") == 2
+    assert set(CODE) == {"pipeline", "languages", "lora"} and PAGE.count("```python") == 3
     assert set(LINES) == {"one_pair", "several_pairs", "distill", "export"} and PAGE.count("```bash") == 4
 
 
@@ -118,3 +120,11 @@ def test_records_of_the_page(workplace):
         write("page.jsonl", [record])
         languages = {"source_lang_column": "from", "target_lang_column": "to"}
         assert load_split("train", file="data/page.jsonl", **languages, **columns)[0]["source"] == "A dog runs."
+
+
+def test_adapters_and_capsules_train_and_nothing_else(workplace, capsys):
+    (line,) = [line for line in run_code("lora", workplace, capsys) if "trainable params" in line]
+    trained, of_all = (
+        int(re.search(rf"{name} params: ([\d,]+)", line)[1].replace(",", "")) for name in ("trainable", "all")
+    )
+    assert 0 < trained < of_all

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -27,6 +28,7 @@ from ..files import json_text, read_json, read_lines, write_lines, write_whole
 from ..loading import from_checkpoint
 from ..models.capsule_operators import routes_layers
 from ..models.configuration_capsule_rnn import CAPSULE_MEMORIES
+from ..models.tokenizer_languages import check_target_text, is_multilingual, saved_languages, set_languages
 from .aligned_text import AlignedText, AlignmentFile, read_aligned_text
 from .alignment_part import PART as ALIGNMENTS
 from .alignment_part import alignment_part
@@ -51,6 +53,8 @@ from .tables import (
 logger = logging.getLogger(__name__)
 
 NUM_EXAMPLES = 6
+# the end of a file's name that is one: "de", "pt-BR", "deu_Latn"
+LANGUAGE_CODE = re.compile(r"(?!txt$)[A-Za-z]{2,3}([-_][A-Za-z]{2,4})?")
 # of a description of a system: what its config says about it, if it differs from nothing
 DESCRIBED = (
     "aggregation",
@@ -137,7 +141,7 @@ def load_test_set(
     if not sides[0]:
         raise ValueError(f"{source} is empty")
     codes = [path.suffix.lstrip(".") for path in paths]
-    codes = [code if code.replace("-", "").isalpha() and len(code) <= 6 else "" for code in codes]
+    codes = [code if LANGUAGE_CODE.fullmatch(code) else "" for code in codes]
     languages = {"source_lang": source_lang or codes[0], "target_lang": target_lang or codes[1]}
     aligned = None
     if alignments is not None:
@@ -232,6 +236,25 @@ def describe(config: Any) -> str:
     return ", ".join(shown) or "no routing"
 
 
+def use_test_languages(tokenizer: PreTrainedTokenizerBase, test_set: TestSet) -> None:
+    """
+    Set a multilingual tokenizer to the languages of a test set, in the tokenizer's own codes.
+
+    The ends of file names ("en") are often none of its codes ("eng_Latn"); the pair that was saved with it stands for
+    them if it is of the same languages.
+
+    Raises:
+        ValueError: it does not have the languages, or its target text is none to score.
+    """
+    if not is_multilingual(tokenizer):
+        return
+    saved, asked = saved_languages(tokenizer), (test_set.source_lang, test_set.target_lang)
+    if saved is not None and [base_language(code) for code in asked] == [base_language(code) for code in saved]:
+        asked = saved
+    set_languages(tokenizer, asked[0] or None, asked[1] or None)
+    check_target_text(tokenizer)
+
+
 @contextmanager
 def _silent(title: str) -> Iterator[Progress]:
     yield lambda done, total: None
@@ -264,6 +287,7 @@ def make_report(
         parts = []
         for number, checkpoint in enumerate([given] if isinstance(given, str) else given, 1):
             model, tokenizer = load(checkpoint, options.trust_remote_code)
+            use_test_languages(tokenizer, test_set)
             if number == 1:
                 first[name] = model, tokenizer
             parts.append(_part_of_run(name, number, checkpoint, model, tokenizer, test_set, output, options, stage))

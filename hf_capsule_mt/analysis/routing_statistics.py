@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers.models.m2m_100.modeling_m2m_100 import shift_tokens_right
 
 from ..data.batching import IGNORE_INDEX, TranslationCollator
 from ..evaluation.encoding import check_ids, source_vocabulary, target_vocabulary
@@ -486,8 +487,14 @@ def forced_batch(
     batch = {
         name: value.to(model.device) for name, value in TranslationCollator(tokenizer.pad_token_id)(examples).items()
     }
-    shift: Any = model.prepare_decoder_input_ids_from_labels
-    return {**batch, "decoder_input_ids": shift(batch["labels"])}
+    shift: Any = getattr(model, "prepare_decoder_input_ids_from_labels", None)
+    if shift is None:
+        # M2M100 of transformers, whose forward does this alone
+        config: Any = model.config
+        inputs = shift_tokens_right(batch["labels"], config.pad_token_id, config.decoder_start_token_id)
+    else:
+        inputs = shift(batch["labels"])
+    return {**batch, "decoder_input_ids": inputs}
 
 
 def _add(parts: dict[str, Any], model: PreTrainedModel, batch: dict[str, Tensor]) -> None:

@@ -5,7 +5,7 @@ A demonstration of a published model as a Space: a folder that runs without this
     settings.json      which model, in which revision
     capsule_demo/      what `hf-capsule-mt demo` shows: modules and page of this package, as they are, under their
                        paths here
-    requirements.txt, README.md
+    requirements.txt, README.md, LICENSE
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ from pathlib import Path
 import yaml
 
 from ..files import json_text, write_whole
+from ..project import NAME as PROJECT
+from ..project import URL
 from .cards import CardValues
+from .license_file import CODE_LICENSE, LICENSE, license_text
 
 PACKAGE = Path(__file__).parents[1]
 # the package of the Space, and where it starts
@@ -44,7 +47,7 @@ does meanwhile. It runs the code that the model brings, of the revision that `se
 
 On your machine: `pip install -r requirements.txt gradio`, then `python app.py`.
 
-The code of this Space is a part of hf_capsule_mt, Apache-2.0; the model has its own licence.
+The code of this Space is a part of [{project}]({url}), Apache-2.0 ([LICENSE](LICENSE)); the model has its own licence.
 """
 
 
@@ -94,6 +97,7 @@ def write_space(
     write_whole(output / "settings.json", json_text(settings, indent=2) + "\n")
     write_whole(output / "requirements.txt", "\n".join(REQUIREMENTS) + "\n")
     write_whole(output / "app.py", APP)
+    write_whole(output / LICENSE, license_text(CODE_LICENSE))
     write_whole(output / "README.md", _card(model, values))
     return output
 
@@ -142,8 +146,10 @@ def _card(model: str, values: CardValues) -> str:
         "sdk_version": require_gradio(),
         "app_file": "app.py",
         "models": [model],
-        "license": "apache-2.0",
+        "license": CODE_LICENSE,
         "pinned": False,
     }
     front = yaml.safe_dump(data, sort_keys=False, allow_unicode=True)
-    return f"---\n{front}---\n\n# {values.title}\n" + README.format(description=values.description, model=model)
+    return f"---\n{front}---\n\n# {values.title}\n" + README.format(
+        description=values.description, model=model, project=PROJECT, url=URL
+    )

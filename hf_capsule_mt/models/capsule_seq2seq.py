@@ -170,6 +170,8 @@ class AggregatingStackMixin(CapsulePreTrainedMixin):
         self.aggregation = None
         if config.aggregates(self.stack_name):
             self.aggregation = LayerAggregation(config, len(self.layers))
+            # kept whole on one device, as layers are
+            self._no_split_modules = {*self._no_split_modules, LayerAggregation.__name__}
             # post_init ran in the parent's __init__, before this module existed
             self.post_init()
             # installed now, not at the first call: hooks cannot be installed while torch.compile traces

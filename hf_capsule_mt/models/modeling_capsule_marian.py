@@ -38,7 +38,7 @@ class CapsuleMarianModel(CapsuleSeq2SeqModelMixin, MarianModel):
     """Encoder and decoder without a head."""
 
     config_class = CapsuleMarianConfig
-    _no_split_modules: ClassVar[list[str]] = ["MarianEncoderLayer", "MarianDecoderLayer", "LayerAggregation"]
+    _no_split_modules: ClassVar[list[str]] = ["MarianEncoderLayer", "MarianDecoderLayer"]
 
     def __init__(self, config: CapsuleMarianConfig) -> None:
         # MarianModel.__init__ would build the plain stacks first, only to throw them away
@@ -64,7 +64,7 @@ class CapsuleMarianMTModel(CapsuleForConditionalGenerationMixin, MarianMTModel):
     """
 
     config_class = CapsuleMarianConfig
-    _no_split_modules: ClassVar[list[str]] = ["MarianEncoderLayer", "MarianDecoderLayer", "LayerAggregation"]
+    _no_split_modules: ClassVar[list[str]] = ["MarianEncoderLayer", "MarianDecoderLayer"]
 
     def __init__(self, config: CapsuleMarianConfig) -> None:
         MarianPreTrainedModel.__init__(self, config)

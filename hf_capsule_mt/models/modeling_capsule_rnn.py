@@ -38,7 +38,7 @@ class CapsuleRNNPreTrainedModel(CapsulePreTrainedMixin, PreTrainedModel):
     config_class = CapsuleRNNConfig
     base_model_prefix = "model"
     supports_gradient_checkpointing = True
-    _no_split_modules: ClassVar[list[str]] = ["RNNEncoderLayer", "RNNDecoderLayer", "LayerAggregation"]
+    _no_split_modules: ClassVar[list[str]] = ["RNNEncoderLayer", "RNNDecoderLayer"]
     # a recurrent state cannot be taken back by some tokens, which assisted decoding would need
     _is_stateful = True
 

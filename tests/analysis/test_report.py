@@ -24,7 +24,9 @@ from hf_capsule_mt.analysis.report import (
     write_report,
 )
 from hf_capsule_mt.evaluation.scores import score
+from hf_capsule_mt.evaluation.translate import translate
 from hf_capsule_mt.files import only_writer, read_lines
+from hf_capsule_mt.models.tokenizer_languages import set_languages
 from tiny_models import bart_config, capsule_config, capsule_model, rnn_config, rnn_model
 from tiny_translation import SOURCES, TARGETS, tiny_model, tiny_tokenizer
 
@@ -496,3 +498,24 @@ def test_comet_that_fails(checkpoints, files, tmp_path, capsys, monkeypatch):
     assert command([checkpoints["plain"]], files, tmp_path / "out", "--no_speed", "--comet", "comet") == 2
     last = capsys.readouterr().err.splitlines()[-1]
     assert last.endswith("error: comet gave no score: no network; leave out --comet to go on without it")
+
+
+def test_multilingual_checkpoints_translate_into_the_language_of_the_test_set(multilingual, tmp_path, capsys):
+    run = multilingual("nllb")
+    for name, texts in (("test.eng_Latn", SOURCES), ("test.deu_Latn", TARGETS), ("test.fr", TARGETS)):
+        (tmp_path / name).write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
+
+    def report(reference):
+        files = ["--source", str(tmp_path / "test.eng_Latn"), "--reference", str(tmp_path / reference)]
+        options = ["--output", str(tmp_path / "report"), "--num_beams", "1", "--no_speed"]
+        return main(["report", str(run), *files, *options]), capsys.readouterr().err
+
+    status, message = report("test.fr")
+    assert status and "'fr'" in message and "fra_Latn" in message
+    assert report("test.deu_Latn")[0] == 0
+    made = (tmp_path / "report" / "translations" / f"{run.name}.txt").read_text(encoding="utf-8").splitlines()
+    model, tokenizer = module.load(str(run))
+    languages = set_languages(tokenizer, "eng_Latn", "deu_Latn")
+    assert made == translate(model, tokenizer, SOURCES, num_beams=1, **languages)
+    other = set_languages(tokenizer, "eng_Latn", "fra_Latn")
+    assert made != translate(model, tokenizer, SOURCES, num_beams=1, **other)

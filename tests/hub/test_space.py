@@ -35,7 +35,7 @@ def folders(finished_run, values_file, tmp_path_factory):
 def test_the_folder_is_complete(folders):
     _, folder = folders
     names = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
-    own = {"app.py", "README.md", "requirements.txt", "settings.json"}
+    own = {"app.py", "README.md", "requirements.txt", "settings.json", "LICENSE"}
     modules = {f"{NAME}/{path}" for path in travelling(ENTRY)}
     packages = {f"{NAME}/{part}__init__.py" for part in ("", "analysis/", "demo/", "models/")}
     page = {f"{NAME}/{PAGE}/{name}" for name in PAGE_FILES}

@@ -29,7 +29,8 @@ for name, stack in STACKS.items():
     expected = model(**batch).loss.item()
     whole = sum(p.numel() * p.element_size() for p in model.parameters())
     units = [module for module in model.modules() if type(module).__name__ in model._no_split_modules]
-    for module in [*units, model]:
+    # from the innermost to the outermost: mBART also names its attention
+    for module in [*reversed(units), model]:
         fully_shard(module, mesh=mesh)
     mine = sum(p.to_local().numel() * p.element_size() for p in model.parameters())
     torch.manual_seed(1)
@@ -46,6 +47,8 @@ def test_no_layer_is_split(build):
     model = build()
     names = {type(module).__name__ for module in model.modules()}
     assert {name for name in names if name.endswith(("EncoderLayer", "DecoderLayer"))} <= set(model._no_split_modules)
+    if "LayerAggregation" in names:
+        assert "LayerAggregation" in model._no_split_modules
     assert set(model._no_split_modules) & names and set(model.model._no_split_modules) & names
 
 
