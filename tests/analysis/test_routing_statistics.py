@@ -444,6 +444,7 @@ class TestMemory:
 
 
 def live_bytes() -> int:
+    gc.collect()  # what earlier tests left in cycles would go in between
     storages = {}
     for value in gc.get_objects():
         # the type first: asking proxies of other libraries for their class would warn
