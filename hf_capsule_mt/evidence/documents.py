@@ -15,6 +15,7 @@ from .speed_tables import (
     allocator_table,
     cold_start_table,
     comparison_table,
+    large_memory_table,
     loader_table,
     operators_table,
     revisions_table,
@@ -59,6 +60,7 @@ def all_tables() -> Tables:
             "ctranslate2": comparison_table([load(f"speed/{name}.json") for name in CTRANSLATE2]),
             "serving": serving_table([load(f"speed/{name}.json") for name in SERVING]),
         },
+        "docs/multilingual.md": {"nllb_memory": large_memory_table(load("speed/nllb_memory.json"))},
         "docs/serving.md": {"cold_start": cold_start_table(load("speed/cold_start.json"))},
         "docs/paper_index.md": {
             "continued": continued_table(CONTINUED),

@@ -223,6 +223,23 @@ def cold_start_table(record: Record | None) -> str:
     return "\n".join([*lines, "", f"{conditions}."])
 
 
+def large_memory_table(record: Record | None) -> str:
+    """Memory of a training step at the size of NLLB-600M, from a record of nllb_memory.py."""
+    if record is None:
+        return "not run"
+    lines = ["| system | parameters, million | trained | peak, GiB |", "|---|---:|---:|---:|"]
+    for name, row in record["systems"].items():
+        total, trained = (f"{row[key] / 1e6:.0f}" for key in ("parameters", "trained_parameters"))
+        lines.append(f"| {name} | {total} | {trained} | {row['peak_bytes'] / 2**30:.1f} |")
+    checkpointing = ", gradient checkpointing" if record["gradient_checkpointing"] else ""
+    environment = record["environment"]
+    conditions = (
+        f"{record['dtype']}, {record['optimizer']}{checkpointing}, {record['sentences']} sentences of "
+        f"{record['length']} tokens, on a CPU, torch {environment['torch']}, transformers {environment['transformers']}"
+    )
+    return "\n".join([*lines, "", f"{conditions}."])
+
+
 def comparison_table(records: list[Record | None]) -> str:
     """`translate` beside CTranslate2, from records of ctranslate2_ratio.py."""
     found = [record for record in records if record is not None]

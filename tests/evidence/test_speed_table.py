@@ -129,6 +129,19 @@ def test_without_a_record():
     )
 
 
+def test_memory_at_the_size_of_nllb():
+    systems = {
+        "plain": {"parameters": 615_073_792, "trained_parameters": 615_073_792, "peak_bytes": 5_986_770_944},
+        "LoRA": {"parameters": 732_785_152, "trained_parameters": 60_035_328, "peak_bytes": 2_121_809_920},
+    }
+    record = {"systems": systems, "dtype": "bfloat16", "optimizer": "AdamW", "gradient_checkpointing": True}
+    record |= {"sentences": 8, "length": 32, "environment": {"torch": "2", "transformers": "5"}}
+    table = speed_tables.large_memory_table(record).splitlines()
+    assert table[2:4] == ["| plain | 615 | 615 | 5.6 |", "| LoRA | 733 | 60 | 2.0 |"]
+    assert "8 sentences of 32 tokens" in table[-1] and "gradient checkpointing" in table[-1]
+    assert speed_tables.large_memory_table(None) == "not run"
+
+
 def test_cold_starts():
     record = {
         "run": "multi30k/none",
