@@ -235,7 +235,8 @@ def large_memory_table(record: Record | None) -> str:
     environment = record["environment"]
     conditions = (
         f"{record['dtype']}, {record['optimizer']}{checkpointing}, {record['sentences']} sentences of "
-        f"{record['length']} tokens, on a CPU, torch {environment['torch']}, transformers {environment['transformers']}"
+        f"{record['length']} tokens, on a CPU, torch {environment['torch']}, "
+        f"transformers {environment['transformers']}"
     )
     return "\n".join([*lines, "", f"{conditions}."])
 
