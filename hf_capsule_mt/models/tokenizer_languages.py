@@ -231,3 +231,20 @@ def remember_languages(
     else:
         tokenizer.tgt_lang = None
     setattr(config, "language_pairs", [list(pair) for pair in pairs])  # noqa: B010
+
+
+def saved_pairs(config: GenerationConfig) -> list[LanguagePair]:
+    """
+    The pairs that `remember_languages` has put into a generation config; none where it has not.
+
+    Raises:
+        ValueError: something else is in their place.
+    """
+    pairs = getattr(config, "language_pairs", None) or []
+    try:
+        found = [LanguagePair(*pair) for pair in pairs]
+    except TypeError:
+        found = []
+    if len(found) != len(pairs) or not all(isinstance(code, str) for pair in found for code in pair):
+        raise ValueError(f"language_pairs of the generation config must be pairs of codes of languages, got {pairs!r}")
+    return found

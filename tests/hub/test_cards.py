@@ -276,7 +276,16 @@ class TestRender:
         assert "| beam 5, length penalty 0.6 |" in text
         assert "those of the last update" in text and "CUDA, 2 processes, 1 thread" in text
 
-    @pytest.mark.parametrize("code, expected", [("pt-BR", "pt"), ("zh_Hans", "zh"), ("deu", "deu")])
+    @pytest.mark.parametrize(
+        "code, expected",
+        [
+            *(("pt-BR", "pt"), ("zh_Hans", "zh"), ("ja_XX", "ja")),
+            # the Hub finds a model by the code of two letters, where there is one
+            *(("deu", "de"), ("zho_Hant", "zh"), ("yue_Hant", "yue"), ("nds", "nds")),
+            # Northern Sotho, as M2M100 has it
+            ("ns", "nso"),
+        ],
+    )
     def test_languages(self, code, expected, render, results):
         results["arguments"]["target_lang"] = code
         assert render(results).data.language == ["en", expected]
@@ -295,12 +304,43 @@ class TestRender:
             (lambda r: r.pop("seed"), "lack seed:"),
             (lambda r: r["arguments"].update(target_lang="xx"), "target_lang.*'xx'.*ISO 639"),
             (lambda r: r["arguments"].pop("source_lang"), "source_lang.*None.*ISO 639"),
+            (lambda r: r.update(language_pairs=[["en", "xx"]]), "language_pairs of the results is 'xx'.*ISO 639"),
+            (lambda r: r.update(language_pairs=[["en", None]]), "language_pairs of the results is None.*ISO 639"),
+            (lambda r: r.update(language_pairs=[["en"]]), "language_pairs of the wrong type"),
+            (lambda r: r["scores"][0].update(target_lang=3), "scores.target_lang of the wrong type"),
         ],
     )
     def test_incomplete_results_are_refused(self, change, message, render, results):
         change(results)
         with pytest.raises(ValueError, match=message):
             render(results)
+
+    def test_several_pairs_of_languages(self, render, results):
+        pairs = [["eng_Latn", "deu_Latn"], ["deu_Latn", "eng_Latn"], ["eng_Latn", "zho_Hans"]]
+        names = [f"{source}-{target}" for source, target in pairs]
+        results["language_pairs"] = pairs
+        first = results["scores"][0]
+        results["scores"] = [
+            first | dict(source_lang=source, target_lang=target, bleu=30.0 + row)
+            for row, (source, target) in enumerate(pairs)
+        ]
+        card = render(results, values=dict(dataset=dict(name="Mine", terms="Free.", config="all")))
+        check_card(card)
+        data = ModelCard(str(card)).data
+        assert data.language == ["en", "de", "zh"]
+        said = ", ".join(f"from `{source}` to `{target}`" for source, target in pairs)
+        assert f"- **Languages:** {said}\n" in card.text
+        assert re.findall(r"\| Mine val, (\S+) \| ([\d.]+) \|", card.text.replace("\\", "")) == [
+            *zip(names, ("30.0", "31.0", "32.0"), strict=True)
+        ]
+        # an entry of the index for each pair, with its own scores
+        found = [
+            (result.dataset_name, result.dataset_config, result.metric_value)
+            for result in data.eval_results
+            if result.metric_type == "bleu"
+        ]
+        assert found == [(f"Mine val, {name}", f"all, {name}", 30.0 + row) for row, name in enumerate(names)]
+        assert "| eng\\_Latn | deu\\_Latn |" in card.text
 
     def test_other_input_is_refused(self, render, write):
         with pytest.raises(ValueError, match="at least one sentence"):
