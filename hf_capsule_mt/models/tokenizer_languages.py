@@ -241,10 +241,7 @@ def saved_pairs(config: GenerationConfig) -> list[LanguagePair]:
         ValueError: something else is in their place.
     """
     pairs = getattr(config, "language_pairs", None) or []
-    try:
-        found = [LanguagePair(*pair) for pair in pairs]
-    except TypeError:
-        found = []
-    if len(found) != len(pairs) or not all(isinstance(code, str) for pair in found for code in pair):
+    are_pairs = isinstance(pairs, list) and all(isinstance(pair, list) and len(pair) == 2 for pair in pairs)
+    if not are_pairs or not all(isinstance(code, str) for pair in pairs for code in pair):
         raise ValueError(f"language_pairs of the generation config must be pairs of codes of languages, got {pairs!r}")
-    return found
+    return [LanguagePair(*pair) for pair in pairs]
