@@ -72,7 +72,10 @@ def write_starter(
     # as Marian's tokenizers have them
     own = [str(getattr(tokenizer, key, None) or "") for key in ("source_lang", "target_lang")]
     values = starter_values(config, record, own, languages)
-    write_whole(path, COMMENT + yaml.safe_dump(values, sort_keys=False, allow_unicode=True, width=110))
+    comment = COMMENT
+    if languages is not None:
+        comment += "# The samples are in {}, and are translated to {}.\n".format(*languages.example)
+    write_whole(path, comment + yaml.safe_dump(values, sort_keys=False, allow_unicode=True, width=110))
 
 
 def starter_values(

@@ -240,6 +240,10 @@ class TestRender:
         (shown,) = [token.content for token in parsed if token.type == "fence" and token.info == "yaml"]
         assert yaml.safe_load(shown)["run_name"] == text
 
+    def test_papers_are_a_sentence(self, render):
+        text = render(values=dict(papers=["dou2019", "zheng2019", "wang2019"])).text
+        assert re.search(r"It follows \[Dou[^\n]*\), \[Zheng[^\n]*\) and \[Wang[^\n]*\)\.\n", text)
+
     def test_optional_values(self, render):
         card = render(
             values=dict(base_model="user/parent", tags=["mine"], papers=None), revision="v1.0", figure="agreements.png"

@@ -19,6 +19,7 @@ from hf_capsule_mt.hub import clean_process, publishing
 from hf_capsule_mt.hub.cards import load_values
 from hf_capsule_mt.hub.conversion import convert
 from hf_capsule_mt.models.tokenizer_languages import LanguagePair, language_id, remember_languages, use_languages
+from hf_capsule_mt.serving import export
 from hf_capsule_mt.training.arguments import parse_arguments
 from hf_capsule_mt.training.run import build_trainer
 from hf_capsule_mt.training.setup import prepare
@@ -231,6 +232,8 @@ def test_a_model_of_several_pairs_is_checked(published, tmp_path, capsys, monkey
     values = load_values(run / "card.yaml")
     assert values.languages == [] and "2 pairs of languages" in values.title and values.base_model
     # in the language of the first pair
+    said = "# The samples are in deu_Latn, and are translated to eng_Latn.\n"
+    assert said in (run / "card.yaml").read_text(encoding="utf-8")
     assert values.samples == ["Ein Mann geht die Straße entlang."]
     assert main(["publish", str(run), NAME, "--dry_run"]) == 0
     assert "translates the samples as the card says" in capsys.readouterr().out
@@ -243,6 +246,30 @@ def test_a_model_of_several_pairs_is_checked(published, tmp_path, capsys, monkey
     card = ModelCard.load(run / "hub" / "README.md")
     assert f'src_lang="{english}", tgt_lang="{french}"' in card.text
     assert f"| {english} | {french} |" in card.text.replace("\\", "")
+
+
+def test_space_and_export_are_told_the_languages(published, tmp_path, monkeypatch):
+    pytest.importorskip("gradio", reason="needs gradio")
+    folder, _ = published["nllb", "several"]
+    run = shutil.copytree(folder.parent, tmp_path / "run", ignore=shutil.ignore_patterns("hub", ".*"))
+    requests = []
+
+    def keep(folder, sentences, way, **more):
+        requests.append((way, more.get("languages")))
+        return {}
+
+    monkeypatch.setattr(publishing, "_run_clean", keep)
+    # what it makes is tested in tests/serving
+    monkeypatch.setattr(export, "export_onnx", lambda run, output, **_: output.mkdir())
+    assert main(["publish", str(run), NAME, "--dry_run", "--onnx", "--space", "user/demo"]) == 0
+    german, english = pairs_of("nllb", "several")[0]
+    settings = json.loads((run / "hub_space" / "settings.json").read_text(encoding="utf-8"))
+    assert settings["languages"] == [german, english]
+    told = {"source": german, "target": english, "parameter": "forced_bos_token_id", "token": english}
+    assert requests == [("transformers", told), ("onnx", told), ("space", None)]
+    code = examples((run / "hub" / "README.md").read_text(encoding="utf-8"))["onnx"]
+    compile(code, "card", "exec")
+    assert f'source_lang="{german}", target_lang="{english}"' in code
 
 
 @pytest.mark.parametrize(
