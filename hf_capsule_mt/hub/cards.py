@@ -232,9 +232,10 @@ def render_card(
     if not pairs and values.languages:
         pairs = [values.languages]
     codes = hub_languages(in_order(pairs) or (languages.codes if languages else ()))
+    codes = [code for code in codes if is_language(code)]
     scores = _named_scores(results, values) if recorded else []
     card_data = ModelCardData(
-        language=[code for code in codes if is_language(code)] or None,
+        language=codes or None,
         license=values.license,
         license_name=values.license_name,
         license_link=values.license_link,
@@ -256,6 +257,7 @@ def render_card(
         "install": " ".join(["pip install", *(f'"{requirement(package)}"' for package in (LIBRARY, "torch"))]),
         "revision": revision,
         "onnx": onnx,
+        "languages": codes,
         **_language_fields(pairs, languages),
         "parameters": results["parameters"],
         "samples": samples,

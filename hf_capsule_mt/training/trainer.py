@@ -433,7 +433,7 @@ class CapsuleSeq2SeqTrainer(Seq2SeqTrainer):
         # samples of one pair of languages
         pair, samples = LanguagePair(self.source_lang, self.target_lang), []
         if self.eval_dataset is not None:
-            pair, rows = next(iter(self.rows_by_pair(self.eval_dataset).items()))
+            pair, rows = next(iter(self.rows_by_pair(self.eval_dataset).items()), (pair, []))
             samples = self.eval_dataset.select(rows[:3])["source"][:]
         card = trainer_card(
             self.accelerator.unwrap_model(self.model),

@@ -357,8 +357,9 @@ class TestRender:
         mine.write_text("---\n{{ card_data }}\n---\n{{ title }}, {{ titel }}", encoding="utf-8")
         with pytest.raises(ValueError, match=r"mine.md asks for titel; there are: .*title"):
             render(template=mine)
-        mine.write_text("---\n{{ card_data }}\n---\nMine: {{ title }}", encoding="utf-8")
-        assert render(template=mine).text.strip() == "Mine: A model"
+        text = "Mine: {{ title }}, {{ languages | join('-') }}, {{ source_language }}"
+        mine.write_text(f"---\n{{{{ card_data }}}}\n---\n{text}", encoding="utf-8")
+        assert render(template=mine).text.strip() == "Mine: A model, en-de, en"
         with pytest.raises(FileNotFoundError, match=r"absent\.md.*card.template\.md"):
             render(template=tmp_path / "absent.md")
 

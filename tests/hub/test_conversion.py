@@ -214,7 +214,8 @@ def test_a_pair_of_languages_is_saved(multilingual, kind, tmp_path):
     assert languages_saved(back) == languages_saved(again) == saved
     assert all(map(torch.equal, beams(again), beams(plain, pair)))
     other = LanguagePair(pair.target, pair.source)
-    convert(again, tmp_path / "other", source_lang=other.source, target_lang=other.target)
+    named = ["--source_lang", other.source, "--target_lang", other.target]
+    assert main(["convert", str(tmp_path / "new"), str(tmp_path / "other"), "--plain", *named]) == 0
     assert all(map(torch.equal, beams(tmp_path / "other"), beams(plain, other)))
 
 

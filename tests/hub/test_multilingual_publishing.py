@@ -18,6 +18,7 @@ from hf_capsule_mt.__main__ import main
 from hf_capsule_mt.hub import clean_process, publishing
 from hf_capsule_mt.hub.cards import load_values
 from hf_capsule_mt.hub.conversion import convert
+from hf_capsule_mt.hub.languages import hub_languages, is_language, run_languages
 from hf_capsule_mt.models.tokenizer_languages import LanguagePair, language_id, remember_languages, use_languages
 from hf_capsule_mt.serving import export
 from hf_capsule_mt.training.arguments import parse_arguments
@@ -309,10 +310,20 @@ def test_languages_of_a_model_of_one_pair_are_refused(finished_run, values_file,
     assert "one of a single pair of languages: leave out en and de" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("kind", LANGUAGES)
+def test_what_users_have_to_say(multilingual, kind):
+    pair = LANGUAGES[kind][1:]
+    found, tokenizer = run_languages(multilingual(kind), *pair), AutoTokenizer.from_pretrained(multilingual(kind))
+    assert found.is_told and found.pairs == [] and found.example == pair
+    assert found.token == {"m2m100": "__fr__", "nllb": "fra_Latn"}.get(kind, "fr_XX")
+    said = {found.parameter: tokenizer.convert_tokens_to_ids(found.token)}
+    assert said == use_languages(tokenizer, found.example)
+    # the Hub knows every language of every tokenizer
+    assert all(map(is_language, hub_languages(found.codes)))
+
+
 def test_a_tokenizer_alone_says_its_pair(multilingual, tmp_path):
     """As other trainers save models: `generate` then needs to be told, and the pipeline not."""
-    from hf_capsule_mt.hub.languages import run_languages
-
     pair = LanguagePair(*LANGUAGES["nllb"][:2])
     run = shutil.copytree(multilingual("nllb"), tmp_path / "run")
     AutoTokenizer.from_pretrained(run, src_lang=pair.source, tgt_lang=pair.target).save_pretrained(run)
