@@ -7,9 +7,11 @@ import shutil
 from pathlib import Path
 
 import pytest
+from huggingface_hub import ModelCard
 
 from hf_capsule_mt.__main__ import main
 from hf_capsule_mt.data.corpus import DATA_VARIABLE
+from hf_capsule_mt.hub import publishing
 from tiny_multilingual import FRENCH
 from tiny_translation import SOURCES, TARGETS
 
@@ -60,9 +62,10 @@ def run_lines(lines, checkpoint):
         assert program == "hf-capsule-mt" and main([*argv, *small.split()]) == 0, line
 
 
-def run_code(name, checkpoint, capsys):
+def run_code(name, checkpoint, capsys, published=""):
     capsys.readouterr()
-    exec(compile(CODE[name].replace(NLLB, str(checkpoint)), f"docs/multilingual.md:{name}", "exec"), {})
+    code = CODE[name].replace(NLLB, str(checkpoint)).replace("user/name", published)
+    exec(compile(code, f"docs/multilingual.md:{name}", "exec"), {})
     return capsys.readouterr().out.splitlines()
 
 
@@ -71,8 +74,8 @@ def count(path):
 
 
 def test_everything_is_tested():
-    assert set(CODE) == {"pipeline", "languages", "lora"} and PAGE.count("```python") == 3
-    assert set(LINES) == {"one_pair", "several_pairs", "distill", "export"} and PAGE.count("```bash") == 4
+    assert set(CODE) == {"pipeline", "published", "languages", "lora"} and PAGE.count("```python") == 4
+    assert set(LINES) == {"one_pair", "several_pairs", "distill", "hub", "export"} and PAGE.count("```bash") == 5
 
 
 def test_one_pair(workplace, capsys):
@@ -99,6 +102,22 @@ def test_several_pairs(workplace):
     rows = json.loads(Path("runs/three/results.json").read_text())["scores"]
     files = [row["file"].replace("greedy", "beam5") for row in rows]
     assert "translations/test.eng_Latn-deu_Latn.beam5.deu_Latn" in files and len(files) == 6
+
+
+def test_hub(workplace, capsys, monkeypatch):
+    """Whether the folders translate without this package is tested in tests/hub."""
+    monkeypatch.setattr(publishing, "_run_clean", lambda *arguments, **more: {})
+    if not Path("runs/three").exists():
+        run_lines(LINES["several_pairs"].splitlines()[0], workplace)
+    run_lines(LINES["hub"], workplace)
+    pairs = {
+        name: ModelCard.load(Path(name, "hub", "README.md")).data.language
+        for name in ("runs/three", "my-nllb", "any-nllb")
+    }
+    assert pairs["runs/three"] == ["en", "de", "fr"] and pairs["my-nllb"] == ["en", "de"]
+    assert {"en", "de", "fr", "yue"} < set(pairs["any-nllb"])
+    (line,) = run_code("published", workplace, capsys, "runs/three/hub")
+    assert list(eval(line)[0]) == ["translation_text"]
 
 
 def test_distill(workplace):

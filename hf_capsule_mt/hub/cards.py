@@ -18,7 +18,7 @@ citations are those of the package, unless there are some beside it:
     samples: [...]                               sentences that the card shows translated; the first is in its examples
     limitations: [...]                           sentences
     tags: [...]                                  more tags than every card has
-    languages: [en, de]                          source and target; a run's results.json says so, too
+    languages: [en, de]                          source and target; results.json and multilingual models say so, too
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id
 
 from ..analysis.tables import SCORE_COLUMNS
-from ..evaluation.scores import base_language
 from ..markup import Verbatim, link_address, markdown_template, without_breaks
 from ..models.capsule_operators import routes_layers
 from ..models.configuration_capsule_rnn import CAPSULE_MEMORIES
 from ..project import URL, requirement
 from ..recipe_files import read_yaml
 from ..records import find_paths, public_record, texts
+from .languages import ModelLanguages, are_pairs, hub_languages, in_order, is_language, recorded_pairs
 from .license_file import CODE_LICENSE, LICENSES
 
 TEMPLATE = "template.md"
@@ -52,16 +52,6 @@ CITATIONS = "citations.yaml"
 # the package's own
 CARD_FILES = Path(__file__).parent / "card"
 VALUES_FILES = CARD_FILES / "values"
-# ISO 639-1; the Hub takes codes of three letters, too, whose list is too long to be checked here
-_ISO_639_1 = (
-    "aa ab ae af ak am an ar as av ay az ba be bg bh bi bm bn bo br bs ca ce ch co cr cs cu cv cy da de dv dz ee "
-    "el en eo es et eu fa ff fi fj fo fr fy ga gd gl gn gu gv ha he hi ho hr ht hu hy hz ia id ie ig ii ik io is "
-    "it iu ja jv ka kg ki kj kk kl km kn ko kr ks ku kv kw ky la lb lg li ln lo lt lu lv mg mh mi mk ml mn mr ms "
-    "mt my na nb nd ne ng nl nn no nr nv ny oc oj om or os pa pi pl ps pt qu rm rn ro ru rw sa sc sd se sg si sk "
-    "sl sm sn so sq sr ss st su sv sw ta te tg th ti tk tl tn to tr ts tt tw ty ug uk ur uz ve vi vo wa wo xh yi "
-    "yo za zh zu"
-)
-LANGUAGES = frozenset(_ISO_639_1.split())
 METRICS = {metric: title for metric, title, _ in SCORE_COLUMNS}
 # decimals that the scores of a card have, in its text and in its metadata
 DIGITS = {metric: digits for metric, _, digits in SCORE_COLUMNS}
@@ -74,6 +64,7 @@ RESULT_KEYS = ("seed", "steps", "parameters", "target_tokens", "train_seconds", 
 DROPPED_ARGUMENTS = ("output_dir", "report_to", "debug")
 # Of results.json, and of each of its scores.
 RESULT_NUMBERS = ("seed", "steps", "parameters", "target_tokens", "train_seconds", "tokens_per_second")
+SCORE_TEXTS = ("split", "file", "source_lang", "target_lang")
 SCORE_NUMBERS = ("beams", "length_penalty", "sentences", *METRICS)
 FIGURE_TEXTS = {
     "layers": "Each map shows how the layers of the encoder or decoder are routed to the capsules of its output in "
@@ -207,6 +198,7 @@ def render_card(
     template: str | Path | None = None,
     revision: str = "main",
     onnx: bool = False,
+    languages: ModelLanguages | None = None,
 ) -> ModelCard:
     """Renders the card of a run.
 
@@ -221,6 +213,7 @@ def render_card(
         template: a Jinja template; template.md beside the values file if not given.
         revision: what the examples load, a tag for instance.
         onnx: whether the model is there for ONNX Runtime, too.
+        languages: of a multilingual model.
 
     Raises:
         ValueError: if the results lack scores, signatures or anything else that a card needs, there are no samples, or
@@ -235,13 +228,14 @@ def render_card(
         check_results(results)
     if not samples:
         raise ValueError("the card needs at least one sentence and its translation by the model, for its examples")
-    arguments = results["arguments"] if recorded else {}
-    languages = list(values.languages)
-    if recorded:
-        languages = [_language(arguments.get(key), key) for key in ("source_lang", "target_lang")]
-    scores = [_named(score, values, arguments) for score in results["scores"]] if recorded else []
+    pairs: list[Any] = recorded_pairs(results) if recorded else list(languages.pairs) if languages else []
+    if not pairs and values.languages:
+        pairs = [values.languages]
+    codes = hub_languages(in_order(pairs) or (languages.codes if languages else ()))
+    codes = [code for code in codes if is_language(code)]
+    scores = _named_scores(results, values) if recorded else []
     card_data = ModelCardData(
-        language=languages or None,
+        language=codes or None,
         license=values.license,
         license_name=values.license_name,
         license_link=values.license_link,
@@ -263,9 +257,8 @@ def render_card(
         "install": " ".join(["pip install", *(f'"{requirement(package)}"' for package in (LIBRARY, "torch"))]),
         "revision": revision,
         "onnx": onnx,
-        "source_language": languages[0] if languages else "source",
-        "target_language": languages[1] if languages else "translation",
-        "languages": languages,
+        "languages": codes,
+        **_language_fields(pairs, languages),
         "parameters": results["parameters"],
         "samples": samples,
         "scores": scores,
@@ -276,6 +269,24 @@ def render_card(
     }
     path = card_file(TEMPLATE, values.path.parent) if template is None else Path(template)
     return ModelCard(_render(path, {**fields, "card_data": Verbatim(card_data.to_yaml())}))
+
+
+def _language_fields(pairs: Sequence[Sequence[str]], languages: ModelLanguages | None) -> dict[str, Any]:
+    """What the template says about languages, by name."""
+    if languages is not None:
+        example: Sequence[str] = languages.example
+    else:
+        example = pairs[0] if pairs else ("source", "translation")
+    return {
+        "source_language": example[0],
+        "target_language": example[1],
+        "language_pairs": pairs,
+        # of a multilingual model that nobody has said any pairs of
+        "language_count": len(languages.codes) if languages else 0,
+        # where users have to say the pair
+        "language_parameter": Verbatim(languages.parameter) if languages is not None and languages.is_told else None,
+        "language_token": languages.token if languages is not None else None,
+    }
 
 
 def _text_fields(values: CardValues, results: dict[str, Any]) -> dict[str, Any]:
@@ -400,22 +411,6 @@ def is_repo_id(name: Any) -> bool:
     return True
 
 
-def is_language(code: Any) -> bool:
-    """Whether this is a code of ISO 639 as the Hub takes it."""
-    return isinstance(code, str) and (code in LANGUAGES or re.fullmatch("[a-z]{3}", code) is not None)
-
-
-def _language(code: Any, key: str) -> str:
-    """The ISO code of a language, without region and script: "pt" of "pt-BR"."""
-    language = base_language(code) if isinstance(code, str) else code
-    if not is_language(language):
-        raise ValueError(
-            f"arguments.{key} of the results is {code!r}, not an ISO 639 code such as de, which the Hub wants: train "
-            "with files that are named after such a code"
-        )
-    return language
-
-
 def _citations(papers: list[str], path: Path) -> list[dict[str, str]]:
     if not papers:
         return []
@@ -472,10 +467,12 @@ def _check_types(results: dict[str, Any]) -> None:
         (str, ("command", "device")),
     )
     wrong += [key for kind, keys in kinds for key in keys if key in results and not isinstance(results[key], kind)]
+    if not are_pairs(results.get("language_pairs", [])):
+        wrong.append("language_pairs")
     for score in results["scores"]:
         wrong += [
             f"scores.{key}"
-            for keys, kind in ((SCORE_NUMBERS, numbers.Real), (("split", "file"), str), (("signatures",), dict))
+            for keys, kind in ((SCORE_NUMBERS, numbers.Real), (SCORE_TEXTS, str), (("signatures",), dict))
             for key in keys
             if key in score and not isinstance(score[key], kind)
         ]
@@ -486,18 +483,24 @@ def _check_types(results: dict[str, Any]) -> None:
         )
 
 
-def _named(score: dict[str, Any], values: CardValues, arguments: dict[str, Any]) -> dict[str, Any]:
-    """The score with the name of its test set and of its way to decode."""
+def _named_scores(results: dict[str, Any], values: CardValues) -> list[dict[str, Any]]:
+    """The scores, each with the name of its test set, of its way to decode and, if there are several, of its pair."""
+    pairs = ["-".join(score.get(key, "") for key in ("source_lang", "target_lang")) for score in results["scores"]]
+    several = len(set(pairs)) > 1
+    return [
+        _named(score, values, results["arguments"], pair if several else None)
+        for score, pair in zip(results["scores"], pairs, strict=True)
+    ]
+
+
+def _named(score: dict[str, Any], values: CardValues, arguments: dict[str, Any], pair: str | None) -> dict[str, Any]:
     file = arguments.get(f"{score['split']}_file")
     beams = score["beams"]
     decoding = "greedy" if beams == 1 else f"beam {beams}"
     if beams > 1 and score["length_penalty"] != 1:
         decoding += f", length penalty {score['length_penalty']:g}"
-    return {
-        **score,
-        "dataset": f"{values.dataset.name} {Path(file).name if file else score['split']}",
-        "decoding": decoding,
-    }
+    name = f"{values.dataset.name} {Path(file).name if file else score['split']}"
+    return {**score, "dataset": name if pair is None else f"{name}, {pair}", "pair": pair, "decoding": decoding}
 
 
 def _eval_result(score: dict[str, Any], metric: str, values: CardValues) -> EvalResult:
@@ -506,7 +509,8 @@ def _eval_result(score: dict[str, Any], metric: str, values: CardValues) -> Eval
         task_name="Translation",
         dataset_type=values.dataset.id or re.sub(r"[^\w.-]+", "-", values.dataset.name).lower(),
         dataset_name=score["dataset"],
-        dataset_config=values.dataset.config,
+        # results of one set in the same configuration would become those of the same pair
+        dataset_config=", ".join(filter(None, (values.dataset.config, score["pair"]))) or None,
         dataset_split=score["split"],
         metric_type=metric,
         metric_name=f"{METRICS[metric]} ({score['decoding']})",

@@ -4,12 +4,13 @@ Plain checkpoints become capsule checkpoints, and back.
     hf-capsule-mt convert Helsinki-NLP/opus-mt-en-de my-model --aggregation em_routing
     hf-capsule-mt convert my-model my-model-guided --guided_routing routing --bow_loss_weight 1
     hf-capsule-mt convert my-model plain-model --plain
+    hf-capsule-mt convert facebook/nllb-200-distilled-600M my-nllb --source_lang eng_Latn --target_lang deu_Latn
 
 SOURCE is a directory or a name on the Hub: a plain Marian, BART, M2M100 (NLLB) or mBART checkpoint, or a capsule
 checkpoint that gets other systems. Until it is trained, the result translates exactly like its source, unless
 --aggregation_init paper is given. With --plain, a model without aggregation and guided routing is saved as the plain
 model that it is, which transformers loads without this package. Tokenizer, generation config and special tokens come
-along.
+along. Multilingual models translate the pair of --source_lang and --target_lang unasked, if these are given.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ from ..models.capsule_configuration import (
 )
 from ..models.capsule_operators import known_aggregations
 from ..models.configuration_capsule_marian import CapsuleMarianConfig
+from ..models.tokenizer_languages import LanguagePair, choose_languages, remember_languages
 
 PROGRAM = "hf-capsule-mt convert"
 CHOICES = {
@@ -59,6 +61,8 @@ CHOICES = {
 DEFAULTS = dict.fromkeys(FOLLOW_D_MODEL, "d_model") | {
     "layer_normalization": f"{LAYER_NORMALIZATIONS[0]} for M2M100 and mBART"
 }
+# options of both directions
+SHARED = ("revision", "trust_remote_code", "source_lang", "target_lang")
 # in the names of the parameters that conversion adds
 NEW_PARAMETERS = ("aggregation.", "guided_")
 CAPSULE_FIELDS = capsule_field_types()
@@ -70,6 +74,8 @@ def convert(
     *,
     revision: str | None = None,
     trust_remote_code: bool = False,
+    source_lang: str | None = None,
+    target_lang: str | None = None,
     **fields: Any,
 ) -> Path:
     """Saves a checkpoint with other capsule systems; see the module for what a source may be.
@@ -79,14 +85,16 @@ def convert(
         output: directory that does not exist yet, or is empty.
         revision: branch, tag or commit of a source on the Hub.
         trust_remote_code: run the code that the source brings, if it needs any.
+        source_lang, target_lang: codes of the pair of languages that a multilingual model is saved for, both or none;
+            what the source was saved for if not given.
         **fields: of the capsule configuration, `aggregation="em_routing"` for example.
 
     Returns:
         The output directory: weights, configuration, code of the model, generation config and tokenizer.
 
     Raises:
-        ValueError: if no capsule model can start from the source, a field or its value is not known, or there is
-            something in the output directory already.
+        ValueError: if no capsule model can start from the source, a field, its value or a language is not known, or
+            there is something in the output directory already.
         OSError: if there is no such checkpoint.
     """
     hub: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
@@ -96,6 +104,7 @@ def convert(
     unknown = [name for name in fields if name not in CAPSULE_FIELDS]
     if unknown:
         raise ValueError(f"no capsule field is called {', '.join(unknown)}; there are: {', '.join(CAPSULE_FIELDS)}")
+    pair = _given_pair(source, hub, source_lang, target_lang)
     config = family.from_pretrained(source, revision=revision, **fields)
     # parameters of one aggregation may have the names of another's, and start anew
     options = {"output_loading_info": True, "ignore_mismatched_sizes": True}
@@ -104,11 +113,17 @@ def convert(
     absent = [key for key in unusable if not any(part in key for part in NEW_PARAMETERS)]
     if absent:
         raise ValueError(f"{source} is not a whole checkpoint: it has no {', '.join(sorted(absent))}")
-    return _save(model, source, hub, output)
+    return _save(model, source, hub, output, pair)
 
 
 def to_plain(
-    source: str | Path, output: str | Path, *, revision: str | None = None, trust_remote_code: bool = False
+    source: str | Path,
+    output: str | Path,
+    *,
+    revision: str | None = None,
+    trust_remote_code: bool = False,
+    source_lang: str | None = None,
+    target_lang: str | None = None,
 ) -> Path:
     """Saves a capsule checkpoint without aggregation and guided routing as the plain model that it is.
 
@@ -117,12 +132,14 @@ def to_plain(
         output: directory that does not exist yet, or is empty.
         revision: branch, tag or commit of a source on the Hub.
         trust_remote_code: run the code that the source brings, if it needs any.
+        source_lang, target_lang: as of `convert`.
 
     Returns:
         The output directory, with the tokenizer and the generation config.
 
     Raises:
-        ValueError: if the model has parts that no plain model has, or there is something in the output directory.
+        ValueError: if the model has parts that no plain model has, a language is not known, or there is something in
+            the output directory.
         OSError: if there is no such checkpoint.
     """
     hub: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
@@ -137,8 +154,9 @@ def to_plain(
                 f"{source} has {name}='{getattr(config, name)}', which no plain model has; only a checkpoint with "
                 "aggregation='none' and guided_routing='none' can be saved as one"
             )
+    pair = _given_pair(source, hub, source_lang, target_lang)
     model = from_checkpoint(AutoModelForSeq2SeqLM, source, config=plain, **hub)
-    return _save(model, source, hub, output)
+    return _save(model, source, hub, output, pair)
 
 
 def _capsule_family(config: PreTrainedConfig, source: str | Path) -> type[Any]:
@@ -162,9 +180,22 @@ def _load_config(source: str | Path, hub: dict[str, Any]) -> PreTrainedConfig:
     return from_checkpoint(AutoConfig, source, **hub)
 
 
-def _save(model: PreTrainedModel, source: str | Path, hub: dict[str, Any], output: Path) -> Path:
+def _given_pair(
+    source: str | Path, hub: dict[str, Any], source_lang: str | None, target_lang: str | None
+) -> LanguagePair | None:
+    """The pair of languages that a model is to be saved for; None where none is given."""
+    if source_lang is None and target_lang is None:
+        return None
+    return choose_languages(from_checkpoint(AutoTokenizer, source, **hub), source_lang, target_lang)
+
+
+def _save(
+    model: PreTrainedModel, source: str | Path, hub: dict[str, Any], output: Path, pair: LanguagePair | None
+) -> Path:
     tokenizer = from_checkpoint(AutoTokenizer, source, **hub)
     model.generation_config = saved_generation_config(model, tokenizer)
+    if pair is not None:
+        remember_languages(model.generation_config, tokenizer, [pair])
     if not isinstance(model.config, CapsuleConfigMixin):
         # of a plain model max_new_tokens would win over the max_length of a call
         config = model.generation_config
@@ -187,6 +218,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--revision", help="branch, tag or commit of a source on the Hub")
     add_trust_argument(parser)
     parser.add_argument("--plain", action="store_true", help="back to the plain model of transformers")
+    for side in ("source", "target"):
+        parser.add_argument(
+            f"--{side}_lang", metavar="CODE", help=f"{side} language of the one pair that a multilingual model is for"
+        )
     fields = parser.add_argument_group("capsule systems (see docs/paper_index.md)")
     for name, kind in CAPSULE_FIELDS.items():
         default = DEFAULTS.get(name, getattr(CapsuleMarianConfig, name))
@@ -235,10 +270,10 @@ def _boolean(text: str) -> bool:
 def _command(arguments: dict[str, Any]) -> None:
     source, output, plain = (arguments.pop(name) for name in ("source", "output", "plain"))
     arguments.pop("operators")
-    hub = {name: arguments.pop(name) for name in ("revision", "trust_remote_code")}
+    shared = {name: arguments.pop(name) for name in SHARED}
     if plain and arguments:
         raise ValueError(f"a plain model has no {', '.join(arguments)}: leave out --plain or these")
-    made = (to_plain if plain else convert)(source, output, **hub, **arguments)
+    made = (to_plain if plain else convert)(source, output, **shared, **arguments)
     print(f"{source} -> {made}")
 
 

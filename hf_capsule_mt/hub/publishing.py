@@ -19,12 +19,14 @@ The Space is written beside that folder, NAME_space, and checked with it before 
 of the commit that was uploaded, and no later one.
 
 A folder that another trainer saved has no results.json; its card says that scores and training are not known.
+
+A multilingual model is shown with the first pair of languages that it was trained for, or that of --source_lang and
+--target_lang.
 """
 
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import json
 import os
 import shutil
@@ -44,24 +46,24 @@ from ..command import run_command
 from ..files import whole_folder, write_whole
 from ..loading import add_trust_argument, check_is_no_pickle, from_checkpoint
 from ..markup import markdown_text
-from ..models.pipeline_translation import TranslationPipeline, evaluation_mode
+from ..models.pipeline_translation import TranslationPipeline
+from ..models.tokenizer_languages import languages_of
 from ..records import find_paths, find_secrets, is_secret, public_record, texts
 from . import clean_process
 from .cards import (
-    FILE_KEYS,
     CardValues,
     check_card,
     check_results,
     load_values,
-    make_values,
     render_card,
     values_names,
 )
 from .conversion import empty_folder
 from .export import export
+from .languages import ModelLanguages, run_languages
 from .license_file import LICENSE, license_text
 from .space import require_gradio, write_space
-from .starter import TO_CHECK, VALUES, starter_values, write_starter
+from .starter import TO_CHECK, VALUES, write_starter
 
 PROGRAM = "hf-capsule-mt publish"
 RESULTS = "results.json"
@@ -84,6 +86,7 @@ def prepare(
     revision: str = "main",
     *,
     onnx: bool = False,
+    languages: ModelLanguages | None = None,
     trust_remote_code: bool = False,
 ) -> Path:
     """Writes the folder that is to be published.
@@ -95,14 +98,16 @@ def prepare(
         output: directory that does not exist yet, or is empty.
         revision: tag or branch that the examples of the card load.
         onnx: with the model exported for ONNX Runtime in a folder of its own, see `serving.export`.
+        languages: of a multilingual model, from `languages.run_languages`; if not given, the samples are in the first
+            pair that it was trained for.
         trust_remote_code: run the code that the run's tokenizer brings, if it needs any.
 
     Returns:
         The output directory.
 
     Raises:
-        ValueError: if the run is not finished, is not of a capsule model, has links among its parts, or the values do
-            not fit; with `onnx`, if it cannot be exported.
+        ValueError: if the run is not finished, is not of a capsule model, has links among its parts, is multilingual
+            and has no pair of languages, or the values do not fit; with `onnx`, if it cannot be exported.
         ImportError: with `onnx`, if what exports is not installed.
     """
     run, output = Path(run), Path(output)
@@ -110,7 +115,8 @@ def prepare(
     record = read_record(run)
     if record is not None:
         check_results(record)
-    elif not values.languages:
+    languages = languages or run_languages(run, trust_remote_code=trust_remote_code)
+    if record is None and languages is None and not values.languages:
         raise ValueError(
             f"{run} does not say its languages: add a line such as `languages: [en, de]` to {values.path}"
         )
@@ -127,10 +133,11 @@ def prepare(
         from ..serving.export import export_onnx
 
         export_onnx(run, output / ONNX, trust_remote_code=trust_remote_code)
-    samples = list(zip(values.samples, translate(model, tokenizer, values.samples), strict=True))
-    figure = _draw(model, tokenizer, values.samples[0], output / FIGURE)
+    samples = list(zip(values.samples, translate(model, tokenizer, values.samples, languages), strict=True))
+    figure = _draw(model, tokenizer, values.samples[0], output / FIGURE, languages)
     record = record or {"parameters": model.num_parameters()}
-    card = render_card(repo_id, values, record, model.config.model_type, samples, figure, revision=revision, onnx=onnx)
+    shown: dict[str, Any] = {"figure": figure, "revision": revision, "onnx": onnx, "languages": languages}
+    card = render_card(repo_id, values, record, model.config.model_type, samples, **shown)
     card.save(output / CARD)
     write_whole(output / LICENSE, license_text(values.license, values.license_name, values.license_link))
     return output
@@ -182,60 +189,28 @@ def _scored_files(record: dict[str, Any]) -> list[str]:
     return names
 
 
-def trainer_card(
+def translate(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
-    repo_id: str,
-    run: Path,
-    languages: Sequence[str],
-    samples: Sequence[str],
-    **said: Any,
-) -> ModelCard:
-    """
-    The card of a model that a Trainer still holds.
-
-    Args:
-        model, tokenizer: of the Trainer.
-        repo_id: "user/name".
-        run: the output folder; its card.yaml and results.json are used if they are there.
-        languages: codes of source and target, "" where they are not known.
-        samples: raw sentences to show translated.
-        said: values to take the place of those in card.yaml, or of what is known.
-
-    Raises:
-        ValueError: the values do not fit.
-    """
-    record = read_record(run) if (run / RESULTS).is_file() else None
-    path = run / VALUES
-    if path.is_file():
-        content = dataclasses.asdict(load_values(path))
-        content = {key: value for key, value in content.items() if key in FILE_KEYS and value is not None}
-        content["dataset"] = {key: value for key, value in content["dataset"].items() if value is not None}
-    else:
-        arguments = (record or {}).get("arguments", {})
-        content = starter_values(
-            model.config, list(languages), arguments, recorded=record is not None, samples=list(samples)
-        )
-    values = make_values({**content, **said}, path)
-    with evaluation_mode(model):
-        shown = list(zip(values.samples, translate(model, tokenizer, values.samples), strict=True))
-    results = record or {"parameters": model.num_parameters()}
-    return render_card(repo_id, values, results, model.config.model_type, shown)
-
-
-def translate(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, sentences: Sequence[str]) -> list[str]:
-    """Translations by beam search as the pipeline makes them."""
+    sentences: Sequence[str],
+    languages: ModelLanguages | None = None,
+) -> list[str]:
+    """Translations by beam search as the pipeline makes them, of the pair that examples are in."""
     translator = TranslationPipeline(model=model, tokenizer=tokenizer, task="translation")
-    results = translator(list(sentences), num_beams=NUM_BEAMS, batch_size=len(sentences))
+    pair = languages.example if languages else (None, None)
+    told = dict(zip(("src_lang", "tgt_lang"), pair, strict=True))
+    results = translator(list(sentences), num_beams=NUM_BEAMS, batch_size=len(sentences), **told)
     return [result["translation_text"] for result in results]
 
 
-def check(folder: str | Path, sentences: Sequence[str]) -> None:
+def check(folder: str | Path, sentences: Sequence[str], languages: ModelLanguages | None = None) -> None:
     """Checks a folder that is to be published, without the network.
 
     Args:
         folder: from `prepare`.
         sentences: samples of the card.
+        languages: of a multilingual model, from `languages.run_languages`; one that was saved for a single pair does
+            without.
 
     Raises:
         ValueError: names what is missing or wrong in the card, a file that must not be published, or what a process
@@ -245,7 +220,7 @@ def check(folder: str | Path, sentences: Sequence[str]) -> None:
     check_files(folder)
     card = ModelCard.load(folder / CARD)
     check_card(card, scored=(folder / RESULTS).is_file())
-    _compare(run_clean(folder, sentences), sentences, card)
+    _compare(run_clean(folder, sentences, languages), sentences, card)
 
 
 def check_space(space: Path, folder: Path, sentences: Sequence[str]) -> None:
@@ -324,19 +299,20 @@ def _check_json(path: Path, name: str) -> None:
         raise ValueError(f"{name} has {found[0]}, a path of some machine: take it out of the run's {name}")
 
 
-def run_clean(folder: Path, sentences: Sequence[str]) -> dict[str, list[str]]:
+def run_clean(folder: Path, sentences: Sequence[str], languages: ModelLanguages | None = None) -> dict[str, list[str]]:
     """Translations of fresh processes without this package and without the network, by the way they took.
 
     Raises:
         ValueError: with the last line of their error.
     """
-    seen = _run_clean(folder, sentences, "transformers")
+    told = languages.to_tell() if languages else None
+    seen = _run_clean(folder, sentences, "transformers", languages=told)
     if (folder / ONNX).is_dir():
-        seen |= _run_clean(folder / ONNX, sentences, "onnx")
+        seen |= _run_clean(folder / ONNX, sentences, "onnx", languages=told)
     return seen
 
 
-def _run_clean(folder: Path, sentences: Sequence[str], way: str, **more: str) -> dict[str, list[str]]:
+def _run_clean(folder: Path, sentences: Sequence[str], way: str, **more: Any) -> dict[str, list[str]]:
     """One such process; see `clean_process`."""
     request = {"way": way, "folder": str(folder), "sentences": list(sentences), "num_beams": NUM_BEAMS, **more}
     with tempfile.TemporaryDirectory() as cache:
@@ -433,19 +409,33 @@ def _operations(folder: Path, remote: Sequence[str]) -> list[CommitOperationAdd 
     return [*added, *(CommitOperationDelete(name) for name in stale)]
 
 
-def _draw(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, sentence: str, path: Path) -> str | None:
+def _draw(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    sentence: str,
+    path: Path,
+    languages: ModelLanguages | None = None,
+) -> str | None:
     """Draws the agreements of a sentence, if the model has any; returns the file's name."""
     from ..analysis.agreement_figure import agreement_figure
 
     try:
-        drawn = agreement_figure(model, tokenizer, sentence, path)
+        with languages_of(tokenizer, languages.example if languages else None) as to_write:
+            drawn = agreement_figure(model, tokenizer, sentence, path, **to_write)
     except ImportError as error:
         print(f"{PROGRAM}: the card has no agreement figure: {error}", file=sys.stderr)
         return None
     return None if drawn is None else drawn.name
 
 
-def _own_card(run: Path, record: dict[str, Any] | None, *, dry_run: bool, trust_remote_code: bool) -> Path:
+def _own_card(
+    run: Path,
+    record: dict[str, Any] | None,
+    languages: ModelLanguages | None,
+    *,
+    dry_run: bool,
+    trust_remote_code: bool,
+) -> Path:
     """
     The values file of a run; one is written if there is none.
 
@@ -455,7 +445,7 @@ def _own_card(run: Path, record: dict[str, Any] | None, *, dry_run: bool, trust_
     path = run / VALUES
     if path.is_file():
         return path
-    write_starter(path, run, record, trust_remote_code=trust_remote_code)
+    write_starter(path, run, record, languages, trust_remote_code=trust_remote_code)
     print(f"written: {path}, the values of the card, with what is known")
     if not dry_run:
         raise ValueError(
@@ -477,6 +467,12 @@ def _parser() -> argparse.ArgumentParser:
         f"({', '.join(values_names())}); RUN/card.yaml if not given. If there is none, it is written from what is "
         "known, and the command ends there, so that you can go over it",
     )
+    for side in ("source", "target"):
+        parser.add_argument(
+            f"--{side}_lang",
+            metavar="CODE",
+            help=f"{side} language of the samples, for multilingual models (of the first pair that was saved)",
+        )
     parser.add_argument("--output", type=Path, help="folder to write; RUN/hub, which is replaced, if not given")
     parser.add_argument(
         "--onnx", action="store_true", help=f"publish the model exported for ONNX Runtime, too, in the folder {ONNX}"
@@ -506,24 +502,26 @@ def _command(arguments: argparse.Namespace) -> None:
     else:
         check_results(record)
     trust, dry = arguments.trust_remote_code, arguments.dry_run
-    values = load_values(arguments.card or _own_card(arguments.run, record, dry_run=dry, trust_remote_code=trust))
+    languages = run_languages(arguments.run, arguments.source_lang, arguments.target_lang, trust_remote_code=trust)
+    own = {"dry_run": dry, "trust_remote_code": trust}
+    values = load_values(arguments.card or _own_card(arguments.run, record, languages, **own))
     if arguments.output is not None:
         empty_folder(output)
         if arguments.space is not None:
             empty_folder(space)
     revision = arguments.tag or arguments.revision or "main"
     with whole_folder(output) as folder:
-        prepare(
-            arguments.run, values, arguments.repo_id, folder, revision, onnx=arguments.onnx, trust_remote_code=trust
-        )
-        check(folder, values.samples)
+        options = {"onnx": arguments.onnx, "languages": languages, "trust_remote_code": trust}
+        prepare(arguments.run, values, arguments.repo_id, folder, revision, **options)
+        check(folder, values.samples, languages)
     print(f"written: {output}")
     print("checked: a process without this package loads it and translates the samples as the card says")
     if arguments.onnx:
         print(f"checked: so does one without PyTorch and transformers, with {ONNX}/")
     if arguments.space is not None:
+        page = (_description(output), languages.example if languages and languages.is_told else (None, None))
         with whole_folder(space) as folder:
-            write_space(folder, arguments.repo_id, revision, values, _description(output))
+            write_space(folder, arguments.repo_id, revision, values, *page)
             check_space(folder, output, values.samples)
         print(f"written: {space}")
         print("checked: a process without this package makes its page, and translates the samples as the card says")
@@ -540,7 +538,7 @@ def _command(arguments: argparse.Namespace) -> None:
     print(f"published: {address}")
     if arguments.space is not None:
         commit = address.rsplit("/", 1)[-1]
-        write_space(space, arguments.repo_id, commit, values, _description(output))
+        write_space(space, arguments.repo_id, commit, values, *page)
         address = upload(space, arguments.space, private=arguments.private, repo_type="space")
         print(f"published: {address}")
 

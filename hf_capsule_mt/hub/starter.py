@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 from transformers import AutoConfig, AutoTokenizer
 
-from ..evaluation.scores import base_language
 from ..files import write_whole
 from ..loading import from_checkpoint
 from ..models.capsule_configuration import CapsuleConfigMixin
 from ..models.capsule_operators import operator_file, routes_layers
 from ..models.configuration_capsule_rnn import CAPSULE_MEMORIES
-from .cards import is_language, is_repo_id
+from .cards import is_repo_id
+from .languages import ModelLanguages, are_pairs, hub_language, is_language
 
 VALUES = "card.yaml"
 NOT_RECORDED = "What it was trained on was not recorded."
@@ -42,7 +43,14 @@ COMMENT = f"""\
 """
 
 
-def write_starter(path: Path, run: Path, record: dict[str, Any] | None, *, trust_remote_code: bool = False) -> None:
+def write_starter(
+    path: Path,
+    run: Path,
+    record: dict[str, Any] | None,
+    languages: ModelLanguages | None = None,
+    *,
+    trust_remote_code: bool = False,
+) -> None:
     """
     Write a values file for a run.
 
@@ -50,6 +58,7 @@ def write_starter(path: Path, run: Path, record: dict[str, Any] | None, *, trust
         path: the file.
         run: folder of the model.
         record: its results, if it has any.
+        languages: of a multilingual model.
         trust_remote_code: run the code that the tokenizer brings.
 
     Raises:
@@ -60,21 +69,20 @@ def write_starter(path: Path, run: Path, record: dict[str, Any] | None, *, trust
     if not isinstance(config, CapsuleConfigMixin):
         raise ValueError(f"{run} is of type '{config.model_type}', which is no capsule model")
     tokenizer = from_checkpoint(AutoTokenizer, run, trust_remote_code=trust_remote_code)
-    arguments = (record or {}).get("arguments", {})
-    languages = [
-        base_language(str(arguments.get(key) or getattr(tokenizer, key, None) or ""))
-        for key in ("source_lang", "target_lang")
-    ]
-    values = starter_values(config, languages, arguments, recorded=record is not None)
-    write_whole(path, COMMENT + yaml.safe_dump(values, sort_keys=False, allow_unicode=True, width=110))
+    # as Marian's tokenizers have them
+    own = [str(getattr(tokenizer, key, None) or "") for key in ("source_lang", "target_lang")]
+    values = starter_values(config, record, own, languages)
+    comment = COMMENT
+    if languages is not None:
+        comment += "# The samples are in {}, and are translated to {}.\n".format(*languages.example)
+    write_whole(path, comment + yaml.safe_dump(values, sort_keys=False, allow_unicode=True, width=110))
 
 
 def starter_values(
     config: Any,
-    languages: list[str],
-    arguments: dict[str, Any],
-    *,
-    recorded: bool,
+    record: dict[str, Any] | None,
+    own: Sequence[str] = ("", ""),
+    languages: ModelLanguages | None = None,
     samples: list[str] | None = None,
 ) -> dict[str, Any]:
     """
@@ -82,19 +90,23 @@ def starter_values(
 
     Args:
         config: of the model.
-        languages: codes of source and target, "" if not known.
-        arguments: of the run, as far as they are known.
-        recorded: whether the card has the results of a run.
+        record: the results of its run, if it has any.
+        own: codes of source and target where nothing else says them, "" if not known.
+        languages: of a multilingual model.
         samples: sentences to show translated.
 
     Returns:
         Everything that a values file must have; `languages` only if they are known.
     """
+    arguments = (record or {}).get("arguments", {})
+    pairs = _pairs(record or {}, own, languages)
+    codes = [hub_language(code) for code in pairs[0]] if len(pairs) == 1 else []
+    known = len(codes) == 2 and all(map(is_language, codes))
+    source = hub_language(languages.example.source if languages else pairs[0][0] if pairs else "")
     systems = _systems(config)
-    known = all(map(is_language, languages))
-    pair = f", {languages[0]}-{languages[1]}" if known else ""
+    pair = f", {codes[0]}-{codes[1]}" if known else f", {len(pairs)} pairs of languages" if len(pairs) > 1 else ""
     base = arguments.get("model_name_or_path")
-    limitations = ["It was tested on nothing but the test sets above."] if recorded else ["It was not tested."]
+    limitations = ["It was tested on nothing but the test sets above."] if record else ["It was not tested."]
     values: dict[str, Any] = {
         "title": f"{config.model_type} with {systems[0][0]}{pair}" if systems else f"{config.model_type}{pair}",
         "description": f"A translation model of the family {config.model_type}: "
@@ -102,13 +114,23 @@ def starter_values(
         + ".",
         "papers": [paper for _, paper in systems if paper],
         "license": "unknown",
-        "dataset": {"name": _dataset_name(arguments), "terms": TERMS if recorded else NOT_RECORDED},
-        "samples": samples or [SENTENCES.get(languages[0], SENTENCES["en"])],
+        "dataset": {"name": _dataset_name(arguments), "terms": TERMS if record else NOT_RECORDED},
+        "samples": samples or [SENTENCES.get(source, SENTENCES["en"])],
         "limitations": limitations,
     }
     if isinstance(base, str) and not Path(base).exists() and base.count("/") == 1 and is_repo_id(base):
         values["base_model"] = base
-    return {**values, "languages": languages} if known else values
+    return {**values, "languages": codes} if known else values
+
+
+def _pairs(record: dict[str, Any], own: Sequence[str], languages: ModelLanguages | None) -> list[Any]:
+    """The pairs of languages as far as they are known."""
+    arguments, recorded = record.get("arguments", {}), record.get("language_pairs")
+    if recorded and are_pairs(recorded):
+        return recorded
+    if languages is not None:
+        return list(languages.pairs)
+    return [[str(arguments.get(key) or code) for key, code in zip(("source_lang", "target_lang"), own, strict=True)]]
 
 
 def _systems(config: Any) -> list[tuple[str, str]]:

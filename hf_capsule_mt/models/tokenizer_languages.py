@@ -231,3 +231,17 @@ def remember_languages(
     else:
         tokenizer.tgt_lang = None
     setattr(config, "language_pairs", [list(pair) for pair in pairs])  # noqa: B010
+
+
+def saved_pairs(config: GenerationConfig) -> list[LanguagePair]:
+    """
+    The pairs that `remember_languages` has put into a generation config; none where it has not.
+
+    Raises:
+        ValueError: something else is in their place.
+    """
+    pairs = getattr(config, "language_pairs", None) or []
+    are_pairs = isinstance(pairs, list) and all(isinstance(pair, list) and len(pair) == 2 for pair in pairs)
+    if not are_pairs or not all(isinstance(code, str) for pair in pairs for code in pair):
+        raise ValueError(f"language_pairs of the generation config must be pairs of codes of languages, got {pairs!r}")
+    return [LanguagePair(*pair) for pair in pairs]

@@ -422,7 +422,7 @@ class CapsuleSeq2SeqTrainer(Seq2SeqTrainer):
         if not self.is_world_process_zero():
             return
         from ..hub.license_file import LICENSE, license_text
-        from ..hub.publishing import trainer_card
+        from ..hub.trainer_card import trainer_card
 
         said: dict[str, Any] = {"license": license, "base_model": finetuned_from}
         if dataset is not None:
@@ -430,13 +430,18 @@ class CapsuleSeq2SeqTrainer(Seq2SeqTrainer):
             said["dataset"] = {"name": name, "terms": "Its terms were not recorded."}
         if tags:
             said["tags"] = [tags] if isinstance(tags, str) else list(tags)
+        # samples of one pair of languages
+        pair, samples = LanguagePair(self.source_lang, self.target_lang), []
+        if self.eval_dataset is not None:
+            pair, rows = next(iter(self.rows_by_pair(self.eval_dataset).items()), (pair, []))
+            samples = self.eval_dataset.select(rows[:3])["source"][:]
         card = trainer_card(
             self.accelerator.unwrap_model(self.model),
             self.processing_class,
             self.hub_model_id or model_name or Path(self.args.output_dir).name,
             Path(self.args.output_dir),
-            (self.source_lang, self.target_lang),
-            [] if self.eval_dataset is None else self.eval_dataset["source"][:3],
+            pair,
+            samples,
             **{key: value for key, value in said.items() if value is not None},
         )
         write_whole(Path(self.args.output_dir) / "README.md", str(card))

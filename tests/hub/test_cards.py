@@ -240,6 +240,10 @@ class TestRender:
         (shown,) = [token.content for token in parsed if token.type == "fence" and token.info == "yaml"]
         assert yaml.safe_load(shown)["run_name"] == text
 
+    def test_papers_are_a_sentence(self, render):
+        text = render(values=dict(papers=["dou2019", "zheng2019", "wang2019"])).text
+        assert re.search(r"It follows \[Dou[^\n]*\), \[Zheng[^\n]*\) and \[Wang[^\n]*\)\.\n", text)
+
     def test_optional_values(self, render):
         card = render(
             values=dict(base_model="user/parent", tags=["mine"], papers=None), revision="v1.0", figure="agreements.png"
@@ -276,7 +280,16 @@ class TestRender:
         assert "| beam 5, length penalty 0.6 |" in text
         assert "those of the last update" in text and "CUDA, 2 processes, 1 thread" in text
 
-    @pytest.mark.parametrize("code, expected", [("pt-BR", "pt"), ("zh_Hans", "zh"), ("deu", "deu")])
+    @pytest.mark.parametrize(
+        "code, expected",
+        [
+            *(("pt-BR", "pt"), ("zh_Hans", "zh"), ("ja_XX", "ja")),
+            # the Hub finds a model by the code of two letters, where there is one
+            *(("deu", "de"), ("zho_Hant", "zh"), ("yue_Hant", "yue"), ("nds", "nds")),
+            # Northern Sotho, as M2M100 has it
+            ("ns", "nso"),
+        ],
+    )
     def test_languages(self, code, expected, render, results):
         results["arguments"]["target_lang"] = code
         assert render(results).data.language == ["en", expected]
@@ -295,12 +308,43 @@ class TestRender:
             (lambda r: r.pop("seed"), "lack seed:"),
             (lambda r: r["arguments"].update(target_lang="xx"), "target_lang.*'xx'.*ISO 639"),
             (lambda r: r["arguments"].pop("source_lang"), "source_lang.*None.*ISO 639"),
+            (lambda r: r.update(language_pairs=[["en", "xx"]]), "language_pairs of the results is 'xx'.*ISO 639"),
+            (lambda r: r.update(language_pairs=[["en", None]]), "language_pairs of the results is None.*ISO 639"),
+            (lambda r: r.update(language_pairs=[["en"]]), "language_pairs of the wrong type"),
+            (lambda r: r["scores"][0].update(target_lang=3), "scores.target_lang of the wrong type"),
         ],
     )
     def test_incomplete_results_are_refused(self, change, message, render, results):
         change(results)
         with pytest.raises(ValueError, match=message):
             render(results)
+
+    def test_several_pairs_of_languages(self, render, results):
+        pairs = [["eng_Latn", "deu_Latn"], ["deu_Latn", "eng_Latn"], ["eng_Latn", "zho_Hans"]]
+        names = [f"{source}-{target}" for source, target in pairs]
+        results["language_pairs"] = pairs
+        first = results["scores"][0]
+        results["scores"] = [
+            first | dict(source_lang=source, target_lang=target, bleu=30.0 + row)
+            for row, (source, target) in enumerate(pairs)
+        ]
+        card = render(results, values=dict(dataset=dict(name="Mine", terms="Free.", config="all")))
+        check_card(card)
+        data = ModelCard(str(card)).data
+        assert data.language == ["en", "de", "zh"]
+        said = ", ".join(f"from `{source}` to `{target}`" for source, target in pairs)
+        assert f"- **Languages:** {said}\n" in card.text
+        assert re.findall(r"\| Mine val, (\S+) \| ([\d.]+) \|", card.text.replace("\\", "")) == [
+            *zip(names, ("30.0", "31.0", "32.0"), strict=True)
+        ]
+        # an entry of the index for each pair, with its own scores
+        found = [
+            (result.dataset_name, result.dataset_config, result.metric_value)
+            for result in data.eval_results
+            if result.metric_type == "bleu"
+        ]
+        assert found == [(f"Mine val, {name}", f"all, {name}", 30.0 + row) for row, name in enumerate(names)]
+        assert "| eng\\_Latn | deu\\_Latn |" in card.text
 
     def test_other_input_is_refused(self, render, write):
         with pytest.raises(ValueError, match="at least one sentence"):
@@ -313,8 +357,9 @@ class TestRender:
         mine.write_text("---\n{{ card_data }}\n---\n{{ title }}, {{ titel }}", encoding="utf-8")
         with pytest.raises(ValueError, match=r"mine.md asks for titel; there are: .*title"):
             render(template=mine)
-        mine.write_text("---\n{{ card_data }}\n---\nMine: {{ title }}", encoding="utf-8")
-        assert render(template=mine).text.strip() == "Mine: A model"
+        text = "Mine: {{ title }}, {{ languages | join('-') }}, {{ source_language }}"
+        mine.write_text(f"---\n{{{{ card_data }}}}\n---\n{text}", encoding="utf-8")
+        assert render(template=mine).text.strip() == "Mine: A model, en-de, en"
         with pytest.raises(FileNotFoundError, match=r"absent\.md.*card.template\.md"):
             render(template=tmp_path / "absent.md")
 

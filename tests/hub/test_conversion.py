@@ -13,17 +13,25 @@ from transformers import (
     AutoConfig,
     AutoModelForSeq2SeqLM,
     AutoTokenizer,
+    GenerationConfig,
     GPT2Config,
     GPT2LMHeadModel,
     NllbMoeConfig,
-    NllbTokenizer,
     PreTrainedModel,
 )
 
 from hf_capsule_mt.__main__ import main
 from hf_capsule_mt.files import only_writer
 from hf_capsule_mt.hub.conversion import CAPSULE_FIELDS, convert, to_plain
+from hf_capsule_mt.models.tokenizer_languages import (
+    LanguagePair,
+    language_id,
+    remember_languages,
+    saved_languages,
+    use_languages,
+)
 from tiny_models import STACKS, rnn_model
+from tiny_multilingual import LANGUAGES
 from tiny_translation import SOURCES, TARGETS, assert_quiet_limits, tiny_model, tiny_tokenizer
 
 EM_AND_GUIDED = {"aggregation": "em_routing", "guided_routing": "routing", "bow_loss_weight": 1.0, "num_capsules": 13}
@@ -154,31 +162,92 @@ def test_the_command(plain, tmp_path, capsys):
     assert str(tmp_path / "capsule") in capsys.readouterr().out
 
 
-def test_a_multilingual_model_keeps_its_languages(tmp_path):
-    words = [word for sentence in SOURCES + TARGETS for word in sentence.split()]
-    pieces = ["<s>", "<pad>", "</s>", "<unk>", *sorted({letter for word in words for letter in word}), "▁"]
-    tokenizer = NllbTokenizer(
-        vocab={piece: index for index, piece in enumerate(pieces)},
-        extra_special_tokens=["eng_Latn", "deu_Latn", "fra_Latn"],
-        src_lang="eng_Latn",
-        tgt_lang="deu_Latn",
-    )
-    tokens = dict(pad_token_id=1, bos_token_id=0, eos_token_id=2, decoder_start_token_id=2)
-    plain = tiny_stack("m2m100", len(tokenizer), **tokens, max_position_embeddings=70)
-    for saved in (plain, tokenizer):
-        saved.save_pretrained(tmp_path / "plain")
-    argv = ["convert", str(tmp_path / "plain"), str(tmp_path / "new"), "--guided_routing", "routing"]
-    assert main([*argv, "--layer_normalization", "final"]) == 0
-    again = AutoTokenizer.from_pretrained(tmp_path / "new", src_lang="fra_Latn")
-    assert type(again) is NllbTokenizer and again.get_vocab() == tokenizer.get_vocab()
-    inputs = again(SOURCES[:2], padding=True, return_tensors="pt")
-    language = again.convert_tokens_to_ids("deu_Latn")
-    assert (inputs.input_ids[:, 0] == again.convert_tokens_to_ids("fra_Latn")).all()
-    model = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "new").eval()
-    assert model.config.layer_normalization == "final" and model.config.guided_routing == "routing"
-    found, expected = (m.generate(**inputs, **BEAM, forced_bos_token_id=language) for m in (model, plain))
-    assert torch.equal(found.sequences, expected.sequences) and (found.sequences[:, 1] == language).all()
-    assert torch.equal(found.sequences_scores, expected.sequences_scores)
+def languages_saved(folder) -> dict:
+    """What the generation config and the tokenizer of a folder say about languages."""
+    config = json.loads((folder / "generation_config.json").read_text())
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    names = ("decoder_start_token_id", "forced_bos_token_id", "language_pairs")
+    return {name: config.get(name) for name in names} | {"saved": saved_languages(tokenizer)}
+
+
+def beams(folder, pair=None) -> tuple[torch.Tensor, torch.Tensor]:
+    """Tokens and scores of a search into a language, by default that of the model itself."""
+    model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder)
+    begin = {} if pair is None else use_languages(tokenizer, pair)
+    inputs = tokenizer(SOURCES, padding=True, return_tensors="pt", return_token_type_ids=False)
+    found = model.generate(**inputs, **BEAM, **begin)
+    return found.sequences, found.sequences_scores
+
+
+@pytest.mark.parametrize("kind", LANGUAGES)
+def test_a_multilingual_model_keeps_its_languages(multilingual, kind, tmp_path):
+    plain = multilingual(kind)
+    options = ["--guided_routing", "routing", "--layer_normalization", "final"]
+    assert main(["convert", str(plain), str(tmp_path / "new"), *options]) == 0
+    assert languages_saved(tmp_path / "new") == languages_saved(plain)
+    ours, theirs = (AutoTokenizer.from_pretrained(folder) for folder in (tmp_path / "new", plain))
+    assert type(ours) is type(theirs) and ours.get_vocab() == theirs.get_vocab()
+    config = AutoConfig.from_pretrained(tmp_path / "new")
+    assert config.layer_normalization == "final" and config.guided_routing == "routing"
+    source, target, other = LANGUAGES[kind]
+    for pair in (LanguagePair(source, target), LanguagePair(target, other)):
+        found, expected = beams(tmp_path / "new", pair), beams(plain, pair)
+        assert all(map(torch.equal, found, expected)), pair
+        # where the start token stands, or behind it
+        assert (found[0][:, :2] == language_id(theirs, pair.target)).any(dim=1).all()
+
+
+@pytest.mark.parametrize("kind", LANGUAGES)
+def test_a_pair_of_languages_is_saved(multilingual, kind, tmp_path):
+    plain, pair = multilingual(kind), LanguagePair(*LANGUAGES[kind][1:])
+    named = ["--source_lang", pair.source, "--target_lang", pair.target]
+    assert main(["convert", str(plain), str(tmp_path / "new"), "--aggregation", "none", *named]) == 0
+    saved = languages_saved(tmp_path / "new")
+    assert saved["saved"] == pair and saved["language_pairs"] == [list(pair)]
+    # without being told, as the source does when told
+    for ours, theirs in zip(beams(tmp_path / "new"), beams(plain, pair), strict=True):
+        assert torch.equal(ours, theirs)
+    # it stays, whichever way, unless another one is given
+    back = to_plain(tmp_path / "new", tmp_path / "back")
+    assert AutoConfig.from_pretrained(back).model_type == AutoConfig.from_pretrained(plain).model_type
+    again = convert(back, tmp_path / "again", aggregation="linear")
+    assert languages_saved(back) == languages_saved(again) == saved
+    assert all(map(torch.equal, beams(again), beams(plain, pair)))
+    other = LanguagePair(pair.target, pair.source)
+    named = ["--source_lang", other.source, "--target_lang", other.target]
+    assert main(["convert", str(tmp_path / "new"), str(tmp_path / "other"), "--plain", *named]) == 0
+    assert all(map(torch.equal, beams(tmp_path / "other"), beams(plain, other)))
+
+
+def test_several_pairs_stay(multilingual, tmp_path):
+    english, german, french = LANGUAGES["nllb"]
+    folder = convert(multilingual("nllb"), tmp_path / "new", aggregation="none")
+    config, tokenizer = GenerationConfig.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+    remember_languages(config, tokenizer, [LanguagePair(english, german), LanguagePair(english, french)])
+    config.save_pretrained(folder)
+    pairs = [[english, german], [english, french]]
+    for made in (convert(folder, tmp_path / "again", aggregation="linear"), to_plain(folder, tmp_path / "back")):
+        assert languages_saved(made)["language_pairs"] == pairs and languages_saved(made)["saved"] is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "named", "message"),
+    [
+        ("nllb", "--source_lang eng_Latn", "give the codes of both languages (source_lang, target_lang), such as"),
+        ("nllb", "--source_lang en --target_lang deu_Latn", "source_lang: 'en' is none of the 202 languages"),
+        ("mbart", "--source_lang en_XX --target_lang deu", "did you mean de_DE?"),
+        (None, "--source_lang en --target_lang de", "one of a single pair of languages: leave out en and de"),
+    ],
+)
+def test_languages_that_do_not_fit_are_refused(multilingual, tmp_path, capsys, kind, named, message):
+    plain = tmp_path / "plain" if kind is None else multilingual(kind)
+    if kind is None:
+        tiny_model().save_pretrained(plain)
+        tiny_tokenizer().save_pretrained(plain)
+    assert main(["convert", str(plain), str(tmp_path / "new"), "--aggregation", "linear", *named.split()]) == 2
+    *_, line = capsys.readouterr().err.splitlines()
+    assert line.startswith("hf-capsule-mt convert: error: ") and message in line
+    assert not (tmp_path / "new").exists()
 
 
 def test_mixtures_of_experts_are_refused(tmp_path, capsys):

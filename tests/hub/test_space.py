@@ -91,7 +91,7 @@ def test_checks_find_what_is_wrong(folders, tmp_path):
 def test_published_beside_its_model_and_pinned_to_it(finished_run, values_file, hub, tmp_path, capsys, monkeypatch):
     hub.attach(monkeypatch, tmp_path)
     # the model's own checks are tested elsewhere
-    monkeypatch.setattr(publishing, "run_clean", lambda folder, sentences: {})
+    monkeypatch.setattr(publishing, "run_clean", lambda *arguments: {})
     arguments = ["publish", str(finished_run), MODEL, "--card", str(values_file), "--space", SPACE]
     assert main([*arguments, "--output", str(tmp_path / "dry"), "--dry_run"]) == 0
     printed = capsys.readouterr().out
