@@ -18,16 +18,26 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedTokenizerBase
 
 from ..data.batching import IGNORE_INDEX, TranslationCollator
-from ..models.modeling_capsule_bart import CapsuleBartForConditionalGeneration
-from ..models.modeling_capsule_marian import CapsuleMarianMTModel
-from ..models.modeling_capsule_rnn import CapsuleRNNForConditionalGeneration
+from ..models import (
+    CapsuleBartForConditionalGeneration,
+    CapsuleM2M100ForConditionalGeneration,
+    CapsuleMarianMTModel,
+    CapsuleMBartForConditionalGeneration,
+    CapsuleRNNForConditionalGeneration,
+)
 from .gold import LEFT_OUT, WITHOUT_LINK, Pair, gold_translated, overlap_rates, words_without_link
 from .group_scores import group_scores
 from .probe_intervals import bootstrap_intervals, decision_scores
 
 __all__ = ["ProbeResult", "fit_bow_predictor", "gold_translated", "overlap_rates", "past_future_probe"]
 
-GuidedModel = CapsuleMarianMTModel | CapsuleBartForConditionalGeneration | CapsuleRNNForConditionalGeneration
+GuidedModel = (
+    CapsuleMarianMTModel
+    | CapsuleBartForConditionalGeneration
+    | CapsuleMBartForConditionalGeneration
+    | CapsuleM2M100ForConditionalGeneration
+    | CapsuleRNNForConditionalGeneration
+)
 
 BOW_PROJECTION = "bow_proj"
 
@@ -93,7 +103,7 @@ def past_future_probe(
 
     Args:
         model: a model with guided routing.
-        tokenizer: its tokenizer, a fast one.
+        tokenizer: its tokenizer, a fast one; a multilingual one has the languages set (`set_languages`).
         pairs: sentence pairs in the model's direction, with their gold word alignment.
         batch_size: sentence pairs at a time.
         progress: show a progress bar.

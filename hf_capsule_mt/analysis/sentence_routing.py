@@ -111,7 +111,7 @@ def joined_words(tokenizer: PreTrainedTokenizerBase, token_ids: Tensor) -> list[
         token_ids: [tokens].
     """
     ids = token_ids.tolist()
-    names = tokenizer.convert_ids_to_tokens(ids)
+    names = _names(tokenizer, ids)
     words: list[tuple[str, int]] = []
     for position, (text, inside) in enumerate(_pieces(tokenizer, token_ids)):
         # digits and bytes of a character go on where they stand
@@ -128,13 +128,13 @@ def joined_words(tokenizer: PreTrainedTokenizerBase, token_ids: Tensor) -> list[
 def _pieces(tokenizer: PreTrainedTokenizerBase, token_ids: Tensor) -> list[tuple[str, bool]]:
     """The text of each piece, or its name if it is none, and whether it is known to stand inside a word."""
     ids = token_ids.tolist()
-    names = tokenizer.convert_ids_to_tokens(ids)
+    names = _names(tokenizer, ids)
     # other tokenizers do not say where words begin
     marks_words = any(name.startswith(WORD_STARTS) for name in names)
     pieces: list[tuple[str, bool]] = []
     begins_word = True
     for name, token_id in zip(names, ids, strict=True):
-        special = token_id in tokenizer.all_special_ids
+        special = token_id in tokenizer.all_special_ids or token_id >= len(tokenizer)
         begins_word = begins_word or name.startswith(WORD_STARTS) or special
         text = "".join(str(tokenizer.decode([token_id])).split())
         if not text or "\N{REPLACEMENT CHARACTER}" in text:
@@ -143,6 +143,11 @@ def _pieces(tokenizer: PreTrainedTokenizerBase, token_ids: Tensor) -> list[tuple
         # where a space is a piece of its own, the word follows; and no word goes on behind the name of a language
         begins_word = name in WORD_STARTS or special
     return pieces
+
+
+def _names(tokenizer: PreTrainedTokenizerBase, ids: list[int]) -> list[str]:
+    # vocabularies of models are often rounded up; what their tokenizers do not have is shown by its number
+    return [name or f"<{i}>" for name, i in zip(tokenizer.convert_ids_to_tokens(ids), ids, strict=True)]
 
 
 def _is_cased(text: str) -> bool:

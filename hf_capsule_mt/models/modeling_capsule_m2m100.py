@@ -68,7 +68,7 @@ class CapsuleM2M100ForConditionalGeneration(CapsuleForConditionalGenerationMixin
         self.guided_head = guided_head(config)
         self.post_init()
 
-    def prepare_decoder_input_ids_from_labels(self, labels: torch.LongTensor) -> torch.LongTensor:
+    def prepare_decoder_input_ids_from_labels(self, labels: torch.Tensor) -> torch.Tensor:
         """As in M2M100's forward: the labels [B, T] behind the token that starts the decoder."""
         return shift_tokens_right(labels, self.config.pad_token_id, self.config.decoder_start_token_id)
 

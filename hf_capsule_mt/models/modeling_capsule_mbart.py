@@ -23,7 +23,7 @@ from .capsule_seq2seq import (
 from .configuration_capsule_mbart import CapsuleMBartConfig
 
 
-def wrap_last_token(tokens: torch.LongTensor, pad_token_id: int | None) -> torch.LongTensor:
+def wrap_last_token(tokens: torch.Tensor, pad_token_id: int | None) -> torch.Tensor:
     """tokens: [B, T], -100 for padding too. Returns them behind their last one, the end of the sentence or a language.
 
     As transformers' `shift_tokens_right` of mBART, which fails for a row of padding alone.
@@ -83,7 +83,7 @@ class CapsuleMBartForConditionalGeneration(CapsuleForConditionalGenerationMixin,
         self.guided_head = guided_head(config)
         self.post_init()
 
-    def prepare_decoder_input_ids_from_labels(self, labels: torch.LongTensor) -> torch.LongTensor:
+    def prepare_decoder_input_ids_from_labels(self, labels: torch.Tensor) -> torch.Tensor:
         """As in mBART: the labels [B, T] behind their last token."""
         return wrap_last_token(labels, self.config.pad_token_id)
 

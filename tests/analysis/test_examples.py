@@ -9,7 +9,7 @@ from transformers import MarianMTModel
 
 from hf_capsule_mt.analysis.agreement_figure import agreement_arrays
 from hf_capsule_mt.analysis.examples import example
-from hf_capsule_mt.analysis.sentence_routing import grouped_capsules, joined_words
+from hf_capsule_mt.analysis.sentence_routing import grouped_capsules, joined_words, shown_tokens
 from hf_capsule_mt.data.grammar import generate_corpus
 from hf_capsule_mt.data.tokenizer import train_tokenizer
 from tiny_models import bart_model, capsule_model, plain_config, rnn_model
@@ -105,6 +105,14 @@ def test_without_marks_of_words_every_piece_is_one(tokenizer):
     ids = tokenizer("猫猫", add_special_tokens=False, return_tensors="pt").input_ids[0]
     ids = ids[[not name.startswith("▁") for name in tokenizer.convert_ids_to_tokens(ids)]]
     assert all(count == 1 for _, count in joined_words(tokenizer, ids))
+
+
+def test_tokens_beyond_the_tokenizer_are_shown_by_number(tokenizer):
+    # the vocabulary of NLLB-200's models is a little larger than their tokenizer's
+    unknown = len(tokenizer) + 1
+    ids = torch.tensor([*tokenizer("The", add_special_tokens=False)["input_ids"], unknown])
+    assert shown_tokens(tokenizer, ids)[-1] == f"<{unknown}>"
+    assert joined_words(tokenizer, ids)[-1] == (f"<{unknown}>", 1)
 
 
 def test_without_routing_there_are_the_texts(tokenizer):

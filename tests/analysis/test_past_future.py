@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
-from transformers import PreTrainedTokenizerFast
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedTokenizerFast
 from transformers.models.marian.modeling_marian import shift_tokens_right
 
 from hf_capsule_mt.analysis.past_future import (
@@ -19,7 +19,11 @@ from hf_capsule_mt.analysis.past_future import (
 )
 from hf_capsule_mt.data.grammar import GrammarPair, generate_corpus
 from hf_capsule_mt.data.tokenizer import BYTE_PIECES, SPECIAL_TOKENS, train_tokenizer
+from hf_capsule_mt.hub.conversion import convert
+from hf_capsule_mt.models.tokenizer_languages import set_languages
 from tiny_models import PAD, capsule_model, rnn_model
+from tiny_multilingual import LANGUAGES
+from tiny_translation import SOURCES, TARGETS
 
 # "Do" has no counterpart, "sleep" has two, "cats" and "sleep" have several pieces, "▁" alone begins "sleep" and "ein"
 PAIR = GrammarPair(
@@ -194,6 +198,27 @@ class TestProbe:
         for group, scores in groups.items():
             assert scores == pytest.approx(others[group], rel=1e-3)
         assert 0 < whole.past_overlap < 1 and 0 < whole.future_overlap < 1
+
+    @pytest.mark.parametrize("kind", ["nllb", "mbart"])
+    def test_language_tokens_are_no_words(self, multilingual, tmp_path, kind):
+        # NLLB's target begins with its language, mBART's ends with it, and the source has one as well
+        convert(multilingual(kind), tmp_path / "guided", guided_routing="routing", bow_loss_weight=1.0)
+        model = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "guided")
+        tokenizer = AutoTokenizer.from_pretrained(multilingual(kind))
+        set_languages(tokenizer, *LANGUAGES[kind][:2])
+        pairs = [GrammarPair(*texts, ((0, 0),)) for texts in zip(SOURCES, TARGETS, strict=True)]
+        for pair in pairs:
+            gold, pieces = gold_translated(pair, tokenizer)
+            ids = tokenizer(pair.source)["input_ids"]
+            words = [tokenizer.decode([ids[piece] for piece in of_word]) for of_word in pieces]
+            assert "".join(words).replace(" ", "") == pair.source.replace(" ", "")
+            assert len(gold) == len(tokenizer(text_target=pair.target)["input_ids"])
+            assert (gold[0, 0], gold[-1, 0]) == (0, 1)
+        whole, single = (past_future_probe(model, tokenizer, pairs, size, progress=False) for size in (12, 1))
+        assert whole.auc == pytest.approx(single.auc) and 0 < whole.auc < 1
+        assert whole.decisions == single.decisions == sum(
+            int((gold_translated(pair, tokenizer)[0] >= 0).sum()) for pair in pairs
+        )
 
     def test_most_frequent_pieces_are_a_control(self, corpus):
         pairs, tokenizer = corpus
