@@ -216,8 +216,10 @@ class TestProbe:
             assert (gold[0, 0], gold[-1, 0]) == (0, 1)
         whole, single = (past_future_probe(model, tokenizer, pairs, size, progress=False) for size in (12, 1))
         assert whole.auc == pytest.approx(single.auc) and 0 < whole.auc < 1
-        assert whole.decisions == single.decisions == sum(
-            int((gold_translated(pair, tokenizer)[0] >= 0).sum()) for pair in pairs
+        assert (
+            whole.decisions
+            == single.decisions
+            == sum(int((gold_translated(pair, tokenizer)[0] >= 0).sum()) for pair in pairs)
         )
 
     def test_most_frequent_pieces_are_a_control(self, corpus):
