@@ -1,8 +1,6 @@
 """Two processes on the CPU train and score as one process with twice the tokens."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,21 +10,8 @@ from safetensors.torch import load_file
 from hf_capsule_mt.training.arguments import parse_arguments
 from hf_capsule_mt.training.run import run
 from hf_capsule_mt.training.setup import prepare
+from launching import torchrun
 from tiny_models import GUIDED
-
-ROOT = Path(__file__).parents[2]
-
-
-def torchrun(arguments: list[str], cwd: Path) -> subprocess.CompletedProcess:
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", "0"]
-    return subprocess.run(
-        [*launcher, "--rdzv_backend", "c10d", "--rdzv_endpoint", "localhost:0", str(ROOT / "train.py"), *arguments],
-        capture_output=True,
-        text=True,
-        cwd=cwd,
-        timeout=600,
-    )
-
 
 def losses(folder: Path) -> list[dict[str, float]]:
     state = json.loads((folder / "checkpoint-12" / "trainer_state.json").read_text())

@@ -4,6 +4,8 @@ import json
 import shutil
 
 import pytest
+import torch
+from safetensors.torch import load_file
 from sacrebleu.tokenizers import tokenizer_spm
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, GenerationConfig, pipeline
 
@@ -14,6 +16,7 @@ from hf_capsule_mt.training import setup as preparation
 from hf_capsule_mt.training.arguments import parse_arguments
 from hf_capsule_mt.training.run import build_trainer, run
 from hf_capsule_mt.training.setup import prepare
+from launching import torchrun
 from tiny_multilingual import FRENCH, LANGUAGES
 from tiny_translation import SOURCES, TARGETS
 
@@ -206,6 +209,28 @@ def test_resumed_run_is_exact(fine_tune, tmp_path):
     ]
     weights = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("run", "part")]
     assert weights[0] == weights[1]
+
+
+@pytest.mark.slow
+def test_two_processes_draw_what_one_with_twice_the_tokens_draws(fine_tune, multilingual, tmp_path):
+    # rounding of gradients that are nearly zero would become full steps with a small epsilon
+    options = {**SEVERAL, "sampling_temperature": 3, "max_steps": 6, "adam_epsilon": 1e-2, "learning_rate": 0.03}
+    options |= {"dropout": 0.0, "attention_dropout": 0.0, "activation_dropout": 0.0, "test_num_beams": [1]}
+    one, two = tmp_path / "one", tmp_path / "two"
+    expected = run(start(fine_tune(**options, output_dir=one, max_tokens_per_batch=120)))
+    use_cpu = "true" if torch.accelerator.is_available() else None
+    process = torchrun(fine_tune(**options, output_dir=two, max_tokens_per_batch=60, use_cpu=use_cpu), tmp_path)
+    assert process.returncode == 0, process.stderr
+    results = json.loads((two / "results.json").read_text())
+    assert results["processes"] == 2 and results["target_tokens"] == expected["target_tokens"]
+    assert [(row["target_lang"], row["sentences"]) for row in results["scores"]] == [
+        (row["target_lang"], row["sentences"]) for row in expected["scores"]
+    ]
+    alone, together = load_file(one / "model.safetensors"), load_file(two / "model.safetensors")
+    for name in alone:
+        torch.testing.assert_close(together[name], alone[name], rtol=1e-4, atol=1e-4)
+    first = load_file(multilingual("nllb") / "model.safetensors")["model.shared.weight"]
+    assert (alone["model.shared.weight"] - first).abs().max() > 1e-2
 
 
 @pytest.mark.parametrize(
