@@ -13,6 +13,7 @@ from hf_capsule_mt.training.setup import prepare
 from launching import torchrun
 from tiny_models import GUIDED
 
+
 def losses(folder: Path) -> list[dict[str, float]]:
     state = json.loads((folder / "checkpoint-12" / "trainer_state.json").read_text())
     entries = [entry for entry in state["log_history"] if "loss" in entry]

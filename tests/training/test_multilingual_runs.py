@@ -5,8 +5,8 @@ import shutil
 
 import pytest
 import torch
-from safetensors.torch import load_file
 from sacrebleu.tokenizers import tokenizer_spm
+from safetensors.torch import load_file
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, GenerationConfig, pipeline
 
 import hf_capsule_mt
