@@ -7,6 +7,7 @@ import pytest
 from test_past_future import guided_model
 from test_report import GUIDED, command, save
 from test_report_page import Parsed
+from transformers import AutoTokenizer
 
 from hf_capsule_mt.analysis import alignment_part as module
 from hf_capsule_mt.analysis.aligned_text import AlignedPair, AlignedText, AlignmentFile, read_aligned_text
@@ -16,7 +17,10 @@ from hf_capsule_mt.analysis.past_future import past_future_probe
 from hf_capsule_mt.analysis.report_page import render
 from hf_capsule_mt.data.grammar import generate_corpus, write_corpus
 from hf_capsule_mt.data.tokenizer import train_tokenizer
+from hf_capsule_mt.hub.conversion import convert
+from hf_capsule_mt.models.tokenizer_languages import set_languages
 from tiny_models import capsule_model
+from tiny_multilingual import LANGUAGES as CODES
 from tiny_translation import SOURCES, TARGETS, tiny_tokenizer
 
 LANGUAGES = dict(source_lang="en", target_lang="de")
@@ -183,6 +187,26 @@ def test_a_report_with_gold_alignments(guided, files_and_gold, tmp_path):
     assert other["systems"][0]["alignments"]["decisions"] < part["decisions"]
     kept = json.loads((tmp_path / "out" / "summary.json").read_text(encoding="utf-8"))["systems"][0]["alignments"]
     assert "examples" not in kept and "auc" in kept
+
+
+def test_a_report_of_a_multilingual_system(multilingual, files_and_gold, tmp_path):
+    *files, gold = files_and_gold
+    run = tmp_path / "nllb"
+    convert(multilingual("nllb"), run, aggregation="em_routing", num_capsules=4, guided_routing="routing")
+    languages = ["--source_lang", "eng_Latn", "--target_lang", "deu_Latn"]
+    options = [*languages, "--alignments", gold, "--no_speed", "--examples", 1]
+    assert command([str(run)], files, tmp_path / "out", *options) == 0
+    report = json.loads((tmp_path / "out" / "report.json").read_text(encoding="utf-8"))
+    (system,) = report["systems"]
+    tokenizer = AutoTokenizer.from_pretrained(run)
+    set_languages(tokenizer, "eng_Latn", "deu_Latn")
+    # what no word is linked with is asked before every piece of the target, its language and its end included
+    steps = [len(tokenizer(text_target=text)["input_ids"]) for text in TARGETS]
+    assert system["alignments"]["groups"]["REDUNDANT"]["meant"] == steps[1]
+    (shown,) = system["examples"]
+    for side, language in (("source", "eng_Latn"), ("target", "deu_Latn")):
+        assert [shown[f"{side}_tokens"].count(code) for code in CODES["nllb"]].count(1) == 1
+        assert shown[f"{side}_words"][0] == [language, 1]
 
 
 def test_a_report_without_guided_systems_has_no_section(report):
