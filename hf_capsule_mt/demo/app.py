@@ -46,8 +46,10 @@ def build(systems: Sequence[System], examples: Sequence[str] = (), title: str = 
         A gradio.Blocks, for `launch`.
     """
 
-    def respond(sentence: str, num_beams: float) -> Iterator[list[Any]]:
-        for notice, views in translations(systems, sentence, int(num_beams)):
+    multilingual = next((system for system in systems if system.languages is not None), None)
+
+    def respond(sentence: str, num_beams: float, *languages: str) -> Iterator[list[Any]]:
+        for notice, views in translations(systems, sentence, int(num_beams), languages):
             yield [_notice(notice), *(views or [gradio.skip() for _ in systems])]
 
     with gradio.Blocks(title=title, analytics_enabled=False, fill_width=False) as page:
@@ -59,6 +61,7 @@ def build(systems: Sequence[System], examples: Sequence[str] = (), title: str = 
             num_beams = gradio.Slider(
                 minimum=1, maximum=MAX_BEAMS, step=1, label="Beam size", scale=2, min_width=200, elem_id="beams"
             )
+            languages = _languages(multilingual) if multilingual is not None else []
             button = gradio.Button("Translate", variant="primary", scale=1, min_width=120, elem_id="translate")
         chosen = None
         if examples:
@@ -74,7 +77,7 @@ def build(systems: Sequence[System], examples: Sequence[str] = (), title: str = 
             views = [_view() for _ in systems]
         options: dict[str, Any] = {
             "fn": respond,
-            "inputs": [sentence, num_beams],
+            "inputs": [sentence, num_beams, *languages],
             "outputs": [notice, *views],
             # whoever waits behind others sees it where the sentence is
             "show_progress": "minimal",
@@ -112,7 +115,7 @@ def launch(page: Any, **options: Any) -> Any:
 
 
 def translations(
-    systems: Sequence[System], sentence: str, num_beams: int
+    systems: Sequence[System], sentence: str, num_beams: int, languages: Sequence[str] = ()
 ) -> Iterator[tuple[tuple[str, str], list[dict[str, Any] | None] | None]]:
     """
     What the page shows after a sentence was sent, again and again while the translations grow.
@@ -121,6 +124,7 @@ def translations(
         systems: in the order of the page.
         sentence: what was typed.
         num_beams: 1 is greedy decoding, of which every word is shown when it is there.
+        languages: codes of source and target for multilingual systems; what they translated last if not given.
 
     Yields:
         A notice, ("hint" | "wait" | "error" | "", text), and for each system the data of its view (see
@@ -141,6 +145,8 @@ def translations(
         example = shown[system.name] = {"source": sentence, "translation": "", "growing": True}
         yield ("wait", " ".join([*notes, *waiting])), _views(systems, shown)
         try:
+            if languages:
+                system.use_languages(*languages)
             for text, token_ids in system.translate(sentence, num_beams):
                 example["translation"] = text
                 if token_ids is None:
@@ -180,6 +186,16 @@ def _view() -> Any:
             apply_default_css=False,
             elem_classes="demonstration",
         )
+
+
+def _languages(system: System) -> list[Any]:
+    """What a pair of languages is chosen with; both models of a page are asked for the codes of one."""
+    return [
+        gradio.Dropdown(
+            choices=system.choices, value=code, label=label, scale=1, min_width=120, elem_id=f"{label.lower()}_lang"
+        )
+        for label, code in zip(("From", "To"), system.languages or (), strict=True)
+    ]
 
 
 def _header(systems: Sequence[System], title: str) -> str:

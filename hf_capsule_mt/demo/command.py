@@ -26,6 +26,7 @@ from ..command import run_command
 from ..evaluation.checkpoints import is_missing_directory, load_checkpoint
 from ..files import read_json, read_lines
 from ..loading import add_trust_argument
+from ..models.tokenizer_languages import is_multilingual
 
 PROGRAM = "hf-capsule-mt demo"
 MISSING = 'the demonstration needs gradio: pip install "hf_capsule_mt[demo]"'
@@ -55,11 +56,14 @@ def _saved_sources(run: Path) -> list[Path]:
     if not (run / RESULTS).is_file():
         return []
     try:
-        language = read_json(run / RESULTS)["arguments"]["source_lang"]
+        results = read_json(run / RESULTS)
+        language = results["arguments"]["source_lang"]
+        # of several pairs of languages, files have the names of the pairs
+        pairs = [f"{source}-{target}.{source}" for source, target in results.get("language_pairs", [])]
     except (ValueError, LookupError, TypeError):
         return []
-    paths = [run / "translations" / f"{split}.{language}" for split in ("test", "validation")]
-    return [path for path in paths if path.is_file()]
+    names = [f"{split}.{name}" for split in ("test", "validation") for name in (language, *pairs)]
+    return [path for name in names if (path := run / "translations" / name).is_file()]
 
 
 def _names(runs: Sequence[str], given: Sequence[str] | None) -> list[str]:
@@ -83,8 +87,12 @@ def _parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="text file with sentences to choose from, one a line; the test source that a run has saved if not given",
     )
-    parser.add_argument("--source_lang", help="language code, for multilingual models")
-    parser.add_argument("--target_lang", help="language code, for multilingual models")
+    for side in ("source", "target"):
+        parser.add_argument(
+            f"--{side}_lang",
+            metavar="CODE",
+            help=f"{side} language that multilingual models begin with; the first that one was saved for",
+        )
     parser.add_argument("--host", default="127.0.0.1", help="address to serve on (127.0.0.1: this machine alone)")
     parser.add_argument("--port", type=int, help="port to serve on; the first that is free from 7860 on")
     parser.add_argument("--device", help="cpu, cuda, ...; the accelerator if there is one")
@@ -117,16 +125,21 @@ def check_address(host: str, port: int | None) -> None:
 
 
 def _load(arguments: argparse.Namespace) -> list[Any]:
-    """The systems, each loaded; see `load_checkpoint` for the errors."""
+    """The systems, each loaded; see `load_checkpoint` and `System` for the errors."""
     from .translating import System
 
     systems = []
+    asked = (arguments.source_lang, arguments.target_lang)
     for name, run in zip(_names(arguments.runs, arguments.names), arguments.runs, strict=True):
         model, tokenizer = load_checkpoint(run, device=arguments.device, trust_remote_code=arguments.trust_remote_code)
-        languages = (arguments.source_lang, arguments.target_lang)
-        if any(languages) and not hasattr(tokenizer, "_build_translation_inputs"):
-            raise ValueError(f"{run} is of a single pair of languages: leave out --source_lang and --target_lang")
-        systems.append(System(name, model, tokenizer, describe(model.config), languages))
+        languages = asked if is_multilingual(tokenizer) else (None, None)
+        try:
+            systems.append(System(name, model, tokenizer, describe(model.config), languages))
+        except ValueError as error:
+            raise ValueError(f"{run}: {error}") from None
+    if any(asked) and not any(system.languages for system in systems):
+        runs = " and ".join(arguments.runs)
+        raise ValueError(f"{runs}: of a single pair of languages; leave out --source_lang and --target_lang")
     return systems
 
 

@@ -21,6 +21,7 @@ from transformers import (
 
 from ..analysis.sentence_routing import sentence_routing
 from ..models.pipeline_translation import TranslationPipeline, encode_truncated, max_source_length
+from ..models.tokenizer_languages import choose_languages, language_codes, saved_languages, saved_pairs
 
 # More is too much for the maps, and for the patience of those who wait behind it
 MAX_TOKENS = 100
@@ -36,7 +37,12 @@ class System:
         model: any encoder-decoder model that translates, in evaluation mode.
         tokenizer: its tokenizer.
         description: what is special about it, in a few words.
-        languages: codes of source and target, for multilingual tokenizers.
+        languages: codes of source and target that a multilingual model begins with; the first pair that it was saved
+            for if not given.
+
+    Attributes:
+        languages: the pair that it translates now; None of a model of one pair.
+        choices: the codes that `use_languages` takes, those that the model was saved for first.
 
     Raises:
         ValueError: the tokenizer needs languages, or does not have these.
@@ -52,10 +58,27 @@ class System:
     ) -> None:
         self.name, self.description = name, description
         self.model, self.tokenizer = model, tokenizer
-        self._languages: dict[str, Any] = dict(zip(("src_lang", "tgt_lang"), languages, strict=True))
         self._pipeline = TranslationPipeline(model=model, tokenizer=tokenizer, task="translation")
-        # what it says about languages, it says now
-        self._pipeline.preprocess(".", **self._languages)
+        saved, pairs = saved_languages(tokenizer), saved_pairs(model.generation_config)
+        pairs = [saved, *pairs] if saved is not None else pairs
+        self.languages = choose_languages(tokenizer, *languages, saved=pairs[0] if pairs else None)
+        trained = [code for pair in pairs for code in pair]
+        self.choices = list(dict.fromkeys([*trained, *language_codes(tokenizer)]))
+
+    def use_languages(self, source: str, target: str) -> None:
+        """
+        Translate these from now on; a model of one pair goes on as it is.
+
+        Raises:
+            ValueError: the tokenizer does not have one of them.
+        """
+        if self.languages is not None:
+            self.languages = choose_languages(self.tokenizer, source, target)
+
+    @property
+    def _languages(self) -> dict[str, Any]:
+        """As the pipeline takes them."""
+        return {} if self.languages is None else dict(zip(("src_lang", "tgt_lang"), self.languages, strict=True))
 
     def cut(self, sentence: str) -> str:
         """The sentence, or as much of its beginning as can be translated and shown."""

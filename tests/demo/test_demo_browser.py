@@ -17,6 +17,8 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import WebDriverWait
 
 from chromium import prefer, resize
+from hf_capsule_mt.evaluation.checkpoints import load_checkpoint
+from hf_capsule_mt.hub.conversion import convert
 from tiny_translation import PAIRS, SOURCES
 
 SENTENCE = SOURCES[1]
@@ -204,3 +206,42 @@ def test_dark_pages_have_dark_views(page):
         return [style("[data-part=status]").color, style("[data-part=stepper]").backgroundColor]""")
     text, paper = (sum(map(float, re.findall(r"[\d.]+", colour)[:3])) for colour in colours)
     assert text > 2 * 255 and paper < 255
+
+
+@pytest.fixture(scope="module")
+def multilingual_address(multilingual, tmp_path_factory):
+    """Of a page of an NLLB with routing, served by this process."""
+    from hf_capsule_mt.demo.app import build, launch
+    from hf_capsule_mt.demo.translating import System
+
+    run = tmp_path_factory.mktemp("nllb") / "run"
+    convert(multilingual("nllb"), run, aggregation="em_routing", num_capsules=4, guided_routing="routing")
+    system = System("nllb", *load_checkpoint(str(run)), languages=("eng_Latn", "deu_Latn"))
+    page = build([system], SOURCES[:2])
+    _, address, _ = launch(page, server_name="127.0.0.1", prevent_thread_lock=True)
+    yield address
+    page.close()
+
+
+def test_languages_are_chosen(browser, multilingual_address):
+    resize(browser, 1280)
+    browser.get(multilingual_address)
+    page = Page(browser)
+
+    def translated():
+        page.send(SENTENCE)
+        page.finished()
+        return [entry.text for entry in page.part(page.left, "target").find_elements(By.TAG_NAME, "li")]
+
+    page.wait("#from_lang input")
+    assert translated()[0] == "deu_Latn"
+    field = page.wait("#to_lang input")
+    assert field.get_attribute("value") == "deu_Latn"
+    field.click()
+    field.send_keys(Keys.CONTROL, "a")
+    field.send_keys("fra_L", Keys.ENTER)
+    assert page.wait("#to_lang input").get_attribute("value") == "fra_Latn"
+    WebDriverWait(browser, 20, 0.2).until(lambda _: translated()[0] == "fra_Latn")
+    for width in (390, 1280):
+        resize(browser, width)
+        assert page.overflow() <= 0

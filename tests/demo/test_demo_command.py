@@ -47,7 +47,7 @@ class TestRefusals:
 
     def test_languages_of_a_model_of_one_pair(self, capsys, runs):
         said = refusal(capsys, runs.plain, "--source_lang", "en")
-        assert said == f"{runs.plain} is of a single pair of languages: leave out --source_lang and --target_lang"
+        assert said == f"{runs.plain}: of a single pair of languages; leave out --source_lang and --target_lang"
 
     def test_no_gradio(self, capsys, runs, monkeypatch):
         monkeypatch.setattr(command, "find_spec", lambda name: None)

@@ -5,12 +5,14 @@ import json
 import threading
 
 import pytest
-from transformers import BartForConditionalGeneration, MBart50Tokenizer
+from transformers import BartForConditionalGeneration
 
 from hf_capsule_mt.analysis.examples import example
 from hf_capsule_mt.demo.translating import MAX_TOKENS, System
 from hf_capsule_mt.evaluation.checkpoints import load_checkpoint
+from hf_capsule_mt.evaluation.translate import translate
 from hf_capsule_mt.models.pipeline_translation import TranslationPipeline
+from hf_capsule_mt.models.tokenizer_languages import LanguagePair, remember_languages, set_languages
 from tiny_models import plain_bart_config, rnn_model
 from tiny_translation import PAIRS, SOURCES, tiny_model, tiny_tokenizer
 
@@ -89,12 +91,46 @@ class TestGrowing:
         assert len(recurrent.tokenizer(recurrent.cut(long * 99)).input_ids) == MAX_TOKENS
 
 
-def test_multilingual_models_are_told_their_languages(plain):
-    pieces = ["<s>", "<pad>", "</s>", "<unk>", "▁a", "▁dog", "."]
-    tokenizer = MBart50Tokenizer(vocab=[(piece, -1.0) for piece in pieces])
-    with pytest.raises(ValueError, match="src_lang"):
-        System("mbart", plain.model, tokenizer)
-    assert System("mbart", plain.model, tokenizer, languages=("en_XX", "de_DE")).name == "mbart"
+class TestLanguages:
+    @pytest.fixture
+    def parts(self, multilingual):
+        return load_checkpoint(str(multilingual("nllb")))
+
+    def test_are_chosen(self, parts):
+        model, tokenizer = parts
+        with pytest.raises(ValueError, match="source_lang, target_lang"):
+            System("nllb", model, tokenizer)
+        with pytest.raises(ValueError, match="target_lang: 'deu' is none of the 202"):
+            System("nllb", model, tokenizer, languages=("eng_Latn", "deu"))
+        system = System("nllb", model, tokenizer, languages=("eng_Latn", "deu_Latn"))
+        assert len(system.choices) == 202 and system.languages == ("eng_Latn", "deu_Latn")
+        for target in ("fra_Latn", "deu_Latn"):
+            *_, (notice, (view,)) = translations([system], SENTENCE, 1, ("eng_Latn", target))
+            assert notice == ("", "")
+            languages = set_languages(tokenizer, "eng_Latn", target)
+            data = view["sentences"][0]["systems"]["nllb"]
+            (expected,) = translate(model, tokenizer, [SENTENCE], num_beams=1, **languages)
+            assert data["translation"] == expected and data["target_tokens"][0] == target
+            assert data["source_tokens"][0] == "eng_Latn"
+        *_, (notice, _) = translations([system], SENTENCE, 1, ("eng_Latn", "xy"))
+        assert notice[0] == "error" and "nllb failed: ValueError: target_lang: 'xy' is none of" in notice[1]
+
+    def test_those_that_it_was_trained_for_come_first(self, parts):
+        model, tokenizer = parts
+        pairs = [LanguagePair("eng_Latn", "fra_Latn"), LanguagePair("fra_Latn", "eng_Latn")]
+        remember_languages(model.generation_config, tokenizer, pairs)
+        system = System("nllb", model, tokenizer)
+        assert system.languages == pairs[0] and system.choices[:2] == ["eng_Latn", "fra_Latn"]
+        assert len(system.choices) == len(set(system.choices)) == 202
+        pages = [build([system], SOURCES[:2]), build([System("plain", tiny_model(), tiny_tokenizer())])]
+        labels = [{getattr(block, "label", None) for block in page.blocks.values()} for page in pages]
+        assert {"From", "To"} <= labels[0] and not {"From", "To"} & labels[1]
+
+    def test_a_model_of_one_pair_beside_it_goes_on(self, parts, plain):
+        system = System("nllb", *parts, languages=("eng_Latn", "deu_Latn"))
+        *_, (notice, views) = translations([plain, system], SENTENCE, 1, ("fra_Latn", "eng_Latn"))
+        assert notice == ("", "") and system.languages == ("fra_Latn", "eng_Latn") and plain.languages is None
+        assert views[0]["sentences"][0]["systems"]["plain"]["translation"] == PAIRS[SENTENCE]
 
 
 class TestUpdates:
