@@ -192,7 +192,7 @@ def _languages(system: System) -> list[Any]:
     """What a pair of languages is chosen with; both models of a page are asked for the codes of one."""
     return [
         gradio.Dropdown(
-            choices=system.choices, value=code, label=label, scale=1, min_width=120, elem_id=f"{label.lower()}_lang"
+            choices=system.choices, value=code, label=label, scale=1, min_width=150, elem_id=f"{label.lower()}_lang"
         )
         for label, code in zip(("From", "To"), system.languages or (), strict=True)
     ]
