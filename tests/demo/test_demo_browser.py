@@ -228,20 +228,24 @@ def test_languages_are_chosen(browser, multilingual_address):
     browser.get(multilingual_address)
     page = Page(browser)
 
-    def translated():
+    def translate(language):
         page.send(SENTENCE)
+        # in one go: they are replaced meanwhile, and those of the last sentence are there until then
+        words = "return [...document.querySelectorAll('[data-part=target] li')].map((word) => word.textContent)"
+        WebDriverWait(browser, 20, 0.05).until(lambda _: browser.execute_script(words)[:1] == [language])
         page.finished()
-        return [entry.text for entry in page.part(page.left, "target").find_elements(By.TAG_NAME, "li")]
 
     page.wait("#from_lang input")
-    assert translated()[0] == "deu_Latn"
+    translate("deu_Latn")
     field = page.wait("#to_lang input")
     assert field.get_attribute("value") == "deu_Latn"
     field.click()
     field.send_keys(Keys.CONTROL, "a")
     field.send_keys("fra_L", Keys.ENTER)
     assert page.wait("#to_lang input").get_attribute("value") == "fra_Latn"
-    WebDriverWait(browser, 20, 0.2).until(lambda _: translated()[0] == "fra_Latn")
+    translate("fra_Latn")
+    page.part(page.left, "step").send_keys(Keys.ARROW_RIGHT)
+    assert page.part(page.left, "position").text.startswith("Step 2 of ")
     for width in (390, 1280):
         resize(browser, width)
         assert page.overflow() <= 0

@@ -49,6 +49,14 @@ class TestRefusals:
         said = refusal(capsys, runs.plain, "--source_lang", "en")
         assert said == f"{runs.plain}: of a single pair of languages; leave out --source_lang and --target_lang"
 
+    def test_languages_that_a_multilingual_model_does_not_have(self, capsys, multilingual):
+        run = multilingual("nllb")
+        said = refusal(capsys, run, "--source_lang", "eng_Latn", "--target_lang", "de")
+        assert said == (
+            f"{run}: target_lang: 'de' is none of the 202 languages of NllbTokenizer; did you mean deu_Latn?"
+        )
+        assert refusal(capsys, run).startswith(f"{run}: the model is multilingual: give the codes of both languages")
+
     def test_no_gradio(self, capsys, runs, monkeypatch):
         monkeypatch.setattr(command, "find_spec", lambda name: None)
         said = refusal(capsys, runs.plain)

@@ -19,6 +19,7 @@ from hf_capsule_mt.hub import clean_process, publishing
 from hf_capsule_mt.hub.cards import load_values
 from hf_capsule_mt.hub.conversion import convert
 from hf_capsule_mt.hub.languages import hub_languages, is_language, run_languages
+from hf_capsule_mt.hub.space import write_space
 from hf_capsule_mt.models.tokenizer_languages import LanguagePair, language_id, remember_languages, use_languages
 from hf_capsule_mt.serving import export
 from hf_capsule_mt.training.arguments import parse_arguments
@@ -55,6 +56,42 @@ for name, task in json.load(sys.stdin).items():
         seen[name]["pair_task"] = str(error)
 print(json.dumps(seen))
 """
+
+# what the page of a Space offers and translates, at first and when another language was chosen
+SPACE_SCRIPT = """
+import json, sys
+sys.modules["hf_capsule_mt"] = None
+folder, model, sentence, *other = json.load(sys.stdin)
+sys.path.insert(0, folder)
+from capsule_demo.demo import space
+from capsule_demo.demo.app import translations
+settings = {**space.read_settings(), "model": model, "revision": None}
+system = space.load(settings)
+page = space.make_page(settings, system)
+dropdowns = [block for block in page.blocks.values() if type(block).__name__ == "Dropdown"]
+fields = {block.label: [block.value, block.choices] for block in dropdowns}
+texts = []
+for languages in ((), other):
+    *_, (notice, (view,)) = translations([system], sentence, 5, languages)
+    texts.append([notice[1], view["sentences"][0]["systems"][system.name]["translation"]])
+print(json.dumps([fields, texts]))
+"""
+
+
+def clean_run(code, given, cache):
+    """The JSON that code prints in a process without this package and without the network."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    environment |= {"HF_HUB_OFFLINE": "1", "HF_MODULES_CACHE": str(cache), "GRADIO_ANALYTICS_ENABLED": "False"}
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", code],
+        input=json.dumps(given),
+        capture_output=True,
+        text=True,
+        cwd=cache.parent,
+        env=environment,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 def pairs_of(kind, name):
@@ -126,18 +163,7 @@ def published(multilingual, tmp_path_factory):
                 "code": {title: text.replace(NAME, str(folder)) for title, text in code.items()},
                 "pair_task": f"translation_{languages[0]}_to_{languages[1]}",
             }
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    environment |= {"HF_HUB_OFFLINE": "1", "HF_MODULES_CACHE": str(root / "modules")}
-    done = subprocess.run(
-        [sys.executable, "-I", "-c", SCRIPT, clean_process.__file__],
-        input=json.dumps(tasks),
-        capture_output=True,
-        text=True,
-        cwd=root,
-        env=environment,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    seen = json.loads(done.stdout.splitlines()[-1])
+    seen = clean_run(SCRIPT.replace("sys.argv[1]", repr(clean_process.__file__)), tasks, root / "modules")
     return {(kind, name): (folders[kind, name], seen[f"{kind}-{name}"]) for kind, name in MODELS}
 
 
@@ -271,6 +297,26 @@ def test_space_and_export_are_told_the_languages(published, tmp_path, monkeypatc
     code = examples((run / "hub" / "README.md").read_text(encoding="utf-8"))["onnx"]
     compile(code, "card", "exec")
     assert f'source_lang="{german}", target_lang="{english}"' in code
+
+
+def test_a_space_has_languages_to_choose_from(published, tmp_path):
+    pytest.importorskip("gradio", reason="needs gradio")
+    folder, _ = published["nllb", "several"]
+    (german, english), (_, french) = pairs_of("nllb", "several")
+    values = load_values(folder.parent / "card.yaml")
+    space = write_space(tmp_path / "space", NAME, "main", values, languages=(german, english))
+    given = [str(space), str(folder), values.samples[0], german, french]
+    fields, texts = clean_run(SPACE_SCRIPT, given, tmp_path / "modules")
+    assert {label: chosen for label, (chosen, _) in fields.items()} == {"From": german, "To": english}
+    for _, choices in fields.values():
+        assert [code for code, _ in choices[:3]] == [german, english, french] and len(choices) == CODES["nllb"]
+    model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+    expected = []
+    for target in (english, french):
+        begin = use_languages(tokenizer, LanguagePair(german, target))
+        ids = model.generate(**tokenizer(values.samples[0], return_tensors="pt"), **begin, num_beams=5)[0]
+        expected.append(["", tokenizer.decode(ids, skip_special_tokens=True)])
+    assert texts == expected and texts[0] != texts[1]
 
 
 @pytest.mark.parametrize(
