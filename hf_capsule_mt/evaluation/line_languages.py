@@ -91,7 +91,11 @@ def rows_by_languages(
         ValueError: a record's language is none of the tokenizer's.
     """
     saved = saved_languages(tokenizer)
-    return group_rows(arguments, lambda *codes: choose_languages(tokenizer, *codes, saved), records, places)
+
+    def choose(source: str | None, target: str | None) -> LanguagePair | None:
+        return choose_languages(tokenizer, source, target, saved)
+
+    return group_rows(arguments, choose, records, places)
 
 
 def group_rows(

@@ -49,7 +49,6 @@ from .line_files import (
     process_lines,
 )
 from .line_languages import (
-    SIDES,
     Pair,
     add_language_arguments,
     check_language_arguments,
@@ -259,7 +258,8 @@ def _onnx(arguments: argparse.Namespace) -> Backend:
             [record[arguments.source_field] for record in records],
             prefixes=prefixes_of(arguments, records),
             progress=show,
-            **dict(zip(SIDES, pair, strict=True)),
+            source_lang=pair[0],
+            target_lang=pair[1],
             **shared,
         )
 
