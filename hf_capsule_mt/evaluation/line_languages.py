@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from transformers import PreTrainedTokenizerBase
 
@@ -17,6 +17,7 @@ from ..models.tokenizer_languages import (
 )
 
 SIDES = ("source_lang", "target_lang")
+Pair = TypeVar("Pair")
 
 
 def add_language_arguments(parser: argparse.ArgumentParser) -> None:
@@ -89,9 +90,32 @@ def rows_by_languages(
     Raises:
         ValueError: a record's language is none of the tokenizer's.
     """
-    rows: dict[LanguagePair | None, list[int]] = {}
     saved = saved_languages(tokenizer)
-    chosen: dict[tuple[str | None, ...], LanguagePair | None] = {}
+
+    def choose(source: str | None, target: str | None) -> LanguagePair | None:
+        return choose_languages(tokenizer, source, target, saved)
+
+    return group_rows(arguments, choose, records, places)
+
+
+def group_rows(
+    arguments: argparse.Namespace,
+    choose: Callable[[str | None, str | None], Pair],
+    records: Sequence[Mapping[str, Any]],
+    places: Sequence[str],
+) -> dict[Pair, list[int]]:
+    """
+    The rows of records by what their languages are to the model, in the order in which they come first.
+
+    Args:
+        choose: what a source and a target language are, None being what was saved; ValueError for unknown ones.
+        places: of the records, for messages.
+
+    Raises:
+        ValueError: what `choose` raises, with the place of the record.
+    """
+    rows: dict[Pair, list[int]] = {}
+    chosen: dict[tuple[str | None, ...], Pair] = {}
     for row, (record, place) in enumerate(zip(records, places, strict=True)):
         codes = tuple(
             getattr(arguments, side) if (field := getattr(arguments, f"{side}_field")) is None else record[field]
@@ -99,7 +123,7 @@ def rows_by_languages(
         )
         if codes not in chosen:
             try:
-                chosen[codes] = choose_languages(tokenizer, codes[0], codes[1], saved)
+                chosen[codes] = choose(codes[0], codes[1])
             except ValueError as error:
                 raise ValueError(f"{place}: {error}") from None
         rows.setdefault(chosen[codes], []).append(row)

@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 
 from ..serving.onnx_translator import SETTINGS, OnnxTranslator
+from .line_languages import SIDES
 
 # what stands in a folder for each part that a message names
 PARTS = {
@@ -21,8 +22,6 @@ REFUSED = {
     "agreements": (False,),
     "dtype": ("float32",),
     "device": (None, "cpu"),
-    "source_lang_field": (None,),
-    "target_lang_field": (None,),
     "trust_remote_code": (False,),
     "operators": (None,),
 }
@@ -53,9 +52,22 @@ def load_translator(arguments: argparse.Namespace) -> OnnxTranslator:
         raise ImportError(
             f"--backend onnx needs the extra onnx: pip install 'hf_capsule_mt[onnx]' ({error})"
         ) from None
-    # before any line is read
-    translator.languages(arguments.source_lang, arguments.target_lang)
+    _check_languages(arguments, translator)
     return translator
+
+
+def _check_languages(arguments: argparse.Namespace, translator: OnnxTranslator) -> None:
+    """Checks the languages of all lines, before any line is read."""
+    known, codes = translator.settings.get("languages"), []
+    for side in SIDES:
+        code = getattr(arguments, side)
+        if getattr(arguments, f"{side}_field") is not None:
+            if known is None:
+                raise ValueError(f"the model is one of a single pair of languages: leave out --{side}_field")
+            # each line says its own: one that the export can write stands for them
+            code = known[side.removesuffix("_lang")] or next(iter(known["ids"]))
+        codes.append(code)
+    translator.languages(*codes)
 
 
 def _advice(folder: Path) -> str:

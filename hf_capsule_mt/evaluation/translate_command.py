@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -36,7 +36,7 @@ from ..command import run_command
 from ..files import json_text
 from ..loading import add_trust_argument
 from ..models.capsule_configuration import CapsuleConfigMixin
-from ..models.tokenizer_languages import languages_of
+from ..models.tokenizer_languages import LanguagePair, languages_of
 from .checkpoints import DTYPES, checkpoint_fingerprint, load_checkpoint
 from .line_files import (
     STANDARD_STREAM,
@@ -49,9 +49,11 @@ from .line_files import (
     process_lines,
 )
 from .line_languages import (
+    Pair,
     add_language_arguments,
     check_language_arguments,
     check_languages,
+    group_rows,
     language_fields,
     rows_by_languages,
 )
@@ -214,34 +216,57 @@ def _pytorch(arguments: argparse.Namespace) -> Backend:
             )
         return [[Hypothesis(text, [])] for text in translate(model, tokenizer, sentences, **shared)]
 
+    def run_pair(pair: LanguagePair | None, records: list[dict[str, Any]], show: Progress) -> list[list[Hypothesis]]:
+        with languages_of(tokenizer, pair) as languages:
+            return run_alike(records, progress=show, **languages)
+
     def run(records: list[dict[str, Any]], places: list[str], progress: Progress) -> list[list[Hypothesis]]:
-        found: dict[int, list[Hypothesis]] = {}
-        for pair, rows in rows_by_languages(arguments, tokenizer, records, places).items():
-
-            def show(done: int, _: int, before: int = len(found)) -> None:
-                progress(before + done, len(records))
-
-            with languages_of(tokenizer, pair) as languages:
-                results = run_alike([records[row] for row in rows], progress=show, **languages)
-            found.update(zip(rows, results, strict=True))
-        return [found[row] for row in range(len(records))]
+        return _by_pair(rows_by_languages(arguments, tokenizer, records, places), run_pair, records, progress)
 
     return Backend(run, lambda: checkpoint_fingerprint(model, tokenizer))
 
 
+def _by_pair(
+    rows_of: Mapping[Pair, list[int]],
+    run_pair: Callable[[Pair, list[dict[str, Any]], Progress], list[list[Hypothesis]]],
+    records: list[dict[str, Any]],
+    progress: Progress,
+) -> list[list[Hypothesis]]:
+    """Translates the records of one pair of languages after the other; results are in the order of the records."""
+    found: dict[int, list[Hypothesis]] = {}
+    for pair, rows in rows_of.items():
+
+        def show(done: int, _: int, before: int = len(found)) -> None:
+            progress(before + done, len(records))
+
+        found.update(zip(rows, run_pair(pair, [records[row] for row in rows], show), strict=True))
+    return [found[row] for row in range(len(records))]
+
+
 def _onnx(arguments: argparse.Namespace) -> Backend:
     translator = load_translator(arguments)
-    languages = {"source_lang": arguments.source_lang, "target_lang": arguments.target_lang}
-    shared: dict[str, Any] = {"max_tokens": arguments.max_tokens, **languages, **_generate_kwargs(arguments)}
-    return Backend(
-        lambda records, _, progress: translator.translate_nbest(
+    shared: dict[str, Any] = {"max_tokens": arguments.max_tokens, **_generate_kwargs(arguments)}
+
+    def choose(source: str | None, target: str | None) -> tuple[str | None, str | None]:
+        translator.languages(source, target)
+        return source, target
+
+    def run_pair(
+        pair: tuple[str | None, str | None], records: list[dict[str, Any]], show: Progress
+    ) -> list[list[Hypothesis]]:
+        return translator.translate_nbest(
             [record[arguments.source_field] for record in records],
             prefixes=prefixes_of(arguments, records),
-            progress=progress,
+            progress=show,
+            source_lang=pair[0],
+            target_lang=pair[1],
             **shared,
-        ),
-        lambda: export_fingerprint(translator.folder),
-    )
+        )
+
+    def run(records: list[dict[str, Any]], places: list[str], progress: Progress) -> list[list[Hypothesis]]:
+        return _by_pair(group_rows(arguments, choose, records, places), run_pair, records, progress)
+
+    return Backend(run, lambda: export_fingerprint(translator.folder))
 
 
 def _command(arguments: argparse.Namespace) -> None:

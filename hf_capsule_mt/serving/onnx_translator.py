@@ -36,6 +36,8 @@ FORMAT = 2
 SLOW_FUSIONS = ["SkipLayerNormFusion"]
 # scores of beams that are none are around it
 WORST = -1.0e9
+# codes of languages that a message names
+MOST_MATCHES = 3
 
 # A translation may have LENGTH_FACTOR * source tokens + LENGTH_MARGIN tokens unless the caller says else
 LENGTH_FACTOR = 2
@@ -251,8 +253,8 @@ class OnnxTranslator:
                 raise ValueError(f"the model is multilingual: give {side}_lang, one of its {len(ids)} ({shown}, ...)")
             if code not in ids:
                 begin = [other for other in ids if other.lower().startswith(code.lower())]
-                near = begin or difflib.get_close_matches(code, ids, n=1)
-                advice = f"; did you mean {near[0]}?" if near else ""
+                near = begin or difflib.get_close_matches(code, ids, n=MOST_MATCHES)
+                advice = f"; did you mean {' or '.join(near[:MOST_MATCHES])}?" if near else ""
                 raise ValueError(f"{side}_lang: {code!r} is none of the {len(ids)} languages of the model{advice}")
             tokens.append(ids[code])
         if not known["forced"] and tokens[1] != ids[known["target"]]:

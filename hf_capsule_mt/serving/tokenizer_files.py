@@ -129,7 +129,8 @@ def language_settings(tokenizer: PreTrainedTokenizerBase) -> dict[str, Any] | No
     if saved is None and not forced:
         raise ValueError(
             f"the translations of a model with a {type(tokenizer).__name__} start with their language, which an "
-            "exported model has to know: train it for one pair, or save the tokenizer with src_lang and tgt_lang"
+            "exported model has to know: save it for one pair with `hf-capsule-mt convert --source_lang ... "
+            "--target_lang ...`, and export that"
         )
     ids = {code: language_id(tokenizer, code) for code in language_codes(tokenizer)}
     own = ids[tokenizer.src_lang]

@@ -9,6 +9,7 @@ import sys
 import pytest
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
+from hf_capsule_mt.__main__ import main
 from hf_capsule_mt.evaluation.translate import translate
 from hf_capsule_mt.models.tokenizer_languages import set_languages
 from hf_capsule_mt.serving.export import _readme, export_onnx
@@ -64,6 +65,45 @@ def test_mistakes_are_named(exported, kind):
             translator.translate(TEXT, target_lang=other)
 
 
+def records_file(path, rows):
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
+    return str(path)
+
+
+@pytest.mark.parametrize("num_beams", ["1", "3"])
+def test_languages_of_each_line(exported, kind, tmp_path, capsysbinary, num_beams):
+    """Lines of two pairs by turns, in windows that are no multiple of them, as PyTorch translates them."""
+    source, target, other = LANGUAGES[kind]
+    pairs = [(source, target), (other, target)] if kind == "mbart" else [(source, target), (target, other)]
+    rows = [
+        {"id": number, "source": text, "from": pairs[number % 2][0], "to": pairs[number % 2][1]}
+        for number, text in enumerate([*SOURCES[:4], "", *SOURCES[:3]])
+    ]
+    file = records_file(tmp_path / "test.jsonl", rows)
+    fields = ["--jsonl", "--source_lang_field", "from", "--target_lang_field", "to", "--num_beams", num_beams]
+    found = []
+    for folder, backend in ((exported[0], "pytorch"), (exported[1], "onnx")):
+        assert main(["translate", str(folder), file, *fields, "--window", "3", "--backend", backend]) == 0
+        found.append([json.loads(line) for line in capsysbinary.readouterr().out.splitlines()])
+    assert found[0] == found[1] and [row["id"] for row in found[1]] == [*range(8)]
+    assert len({row["translation"] for row in found[1]}) > 3
+
+
+def test_mistakes_of_a_line_are_named(exported, kind, tmp_path, capsysbinary):
+    source, target, _ = LANGUAGES[kind]
+    rows = [{"source": "a dog", "from": source, "to": target}, {"source": "a dog", "from": source, "to": "de"}]
+    file = records_file(tmp_path / "test.jsonl", rows)
+    command = ["translate", str(exported[1]), file, "--jsonl", "--backend", "onnx", "--target_lang_field", "to"]
+    assert main([*command, "--source_lang_field", "from"]) == 2
+    said = capsysbinary.readouterr().err.decode()
+    near = {"nllb": "deu_Latn", "mbart": "de_DE"}[kind]
+    assert "test.jsonl, line 2: target_lang: 'de' is none of the" in said and f"did you mean {near}" in said
+    # before any line is read
+    assert main([*command, "--source_lang", "xx"]) == 2
+    said = capsysbinary.readouterr().err.decode()
+    assert "source_lang: 'xx' is none of the" in said and "line" not in said
+
+
 def test_translator_alone(exported, kind):
     """The file that travels, as a program."""
     run, folder = exported
@@ -76,7 +116,7 @@ def test_translator_alone(exported, kind):
 def test_without_a_saved_pair(exported, kind, multilingual, tmp_path):
     tokenizer = AutoTokenizer.from_pretrained(multilingual(kind))
     if kind == "mbart":
-        with pytest.raises(ValueError, match="an exported model has to know: train it for one pair, or save"):
+        with pytest.raises(ValueError, match="save it for one pair with `hf-capsule-mt convert --source_lang"):
             language_settings(tokenizer)
         return
     for path in exported[1].iterdir():

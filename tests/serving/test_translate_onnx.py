@@ -165,7 +165,7 @@ class TestOutputFile:
         (["--dtype", "bfloat16"], "--dtype needs PyTorch"),
         (["--device", "cuda"], "--device needs PyTorch"),
         (["--source_lang", "en"], "one of a single pair of languages: leave out en"),
-        (["--jsonl", "--target_lang_field", "to"], "--target_lang_field needs PyTorch"),
+        (["--jsonl", "--target_lang_field", "to"], "of a single pair of languages: leave out --target_lang_field"),
         (["--trust_remote_code"], "--trust_remote_code needs PyTorch"),
         (["--num_return_sequences", "6"], "needs at least as many beams"),
         (["--max_new_tokens", "0"], "--max_new_tokens must be at least 1"),
