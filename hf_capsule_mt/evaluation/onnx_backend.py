@@ -64,8 +64,8 @@ def _check_languages(arguments: argparse.Namespace, translator: OnnxTranslator) 
         if getattr(arguments, f"{side}_field") is not None:
             if known is None:
                 raise ValueError(f"the model is one of a single pair of languages: leave out --{side}_field")
-            # each line says its own: one that the export can write stands for them
-            code = known[side.removesuffix("_lang")] or next(iter(known["ids"]))
+            # each line says its own: any one stands for them
+            code = next(iter(known["ids"]))
         codes.append(code)
     translator.languages(*codes)
 

@@ -144,8 +144,6 @@ def export_onnx(
     languages = language_settings(tokenizer)
     if languages is not None:
         settings["languages"] = languages
-        if not languages["forced"]:
-            settings["decoder_start_token_id"] = languages["ids"][languages["target"]]
     sides = dict(zip(onnx_translator.TOKENIZERS, source_and_target(tokenizer), strict=True))
     settings["aliases"] = {
         side: {"first": made.aliases[0], "ids": made.aliases[1]} for side, made in sides.items() if made.aliases[1]
@@ -256,8 +254,8 @@ def graphs(model: Any, settings: dict[str, Any], *, int8: bool = False) -> dict[
         for part, owner in ((encoder, source), (decoder, step)):
             quantize(part, owner)
     searches = (
-        greedy_search(settings["decoder_start_token_id"], settings["eos_token_ids"]),
-        beam_search(settings["decoder_start_token_id"], settings["eos_token_ids"], settings["vocab_size"]),
+        greedy_search(settings["eos_token_ids"]),
+        beam_search(settings["eos_token_ids"], settings["vocab_size"]),
     )
     models = {ENCODER: whole("encoder", encoder), STEP: whole("decoder_step", decoder)}
     for search in searches:

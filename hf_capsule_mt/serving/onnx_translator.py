@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 SETTINGS = "translator.json"
 GREEDY, BEAM = "greedy_search.onnx", "beam_search.onnx"
 TOKENIZERS = {"source": "source_tokenizer.json", "target": "target_tokenizer.json"}
-# the second has multilingual models
+# the second has multilingual models, and a start token that is an input of the graphs
 FORMAT = 2
 # the fused operator takes several times as long as its parts
 SLOW_FUSIONS = ["SkipLayerNormFusion"]
@@ -197,9 +197,12 @@ class OnnxTranslator:
 
         The other arguments and errors are those of `translate`.
         """
-        languages = self.languages(source_lang, target_lang)
-        if languages is not None and self.settings["languages"]["forced"]:
-            generation = {"forced_bos_token_id": languages[1], **generation}
+        languages, start = self.languages(source_lang, target_lang), self.settings["decoder_start_token_id"]
+        if languages is not None:
+            if self.settings["languages"]["forced"]:
+                generation = {"forced_bos_token_id": languages[1], **generation}
+            else:
+                start = languages[1]
         options = self._generation(generation)
         for name, values in (("sentences", sentences), ("prefixes", prefixes)):
             if isinstance(values, str):
@@ -213,7 +216,7 @@ class OnnxTranslator:
             logger.warning(f"a translation by this model cannot be as long as that: it gets max_new_tokens={most}")
         rows = [row for row, sentence in enumerate(sentences) if sentence.strip()]
         sources = self._encode([sentences[row] for row in rows], None if languages is None else languages[0])
-        prompts = self._prompts([prefixes[row] if prefixes else "" for row in rows], options)
+        prompts = self._prompts([prefixes[row] if prefixes else "" for row in rows], start, options)
         blank = [Hypothesis("", [])] * options["num_return_sequences"]
         results: list[list[Hypothesis]] = [blank] * len(sentences)
         done = len(sentences) - len(rows)
@@ -257,8 +260,6 @@ class OnnxTranslator:
                 advice = f"; did you mean {' or '.join(near[:MOST_MATCHES])}?" if near else ""
                 raise ValueError(f"{side}_lang: {code!r} is none of the {len(ids)} languages of the model{advice}")
             tokens.append(ids[code])
-        if not known["forced"] and tokens[1] != ids[known["target"]]:
-            raise ValueError(f"this export writes {known['target']} alone: export the model for {target_lang} too")
         return tokens[0], tokens[1]
 
     def _tokenizer(self, side: str) -> Tokenizer:
@@ -359,9 +360,9 @@ class OnnxTranslator:
                     encoded[row] = truncating.encode(sentences[row]).ids
         return [self._tokens("source", ids) for ids in encoded]
 
-    def _prompts(self, prefixes: Sequence[str], options: dict[str, Any]) -> list[list[int]]:
+    def _prompts(self, prefixes: Sequence[str], start: int, options: dict[str, Any]) -> list[list[int]]:
         """What the decoder begins with: the start token, and the tokens of a prefix that is not blank."""
-        start, first = self.settings["decoder_start_token_id"], options["forced_bos_token_id"]
+        first = options["forced_bos_token_id"]
         known = [self.settings["max_positions"], options["max_length"]]
         longest = min((length for length in known if length is not None), default=None)
         prompts = []
@@ -399,6 +400,8 @@ class OnnxTranslator:
             "forced_tokens": forced,
             "last_turns": limits[:, None] - 2,
         }
+        if self.settings["format"] > 1:
+            feeds["start_token"] = np.array(prompts[0][0])
         rules = self._token_rules(turns, max_length, prompt_length, options)
         if options["num_beams"] == 1:
             return self._greedy(feeds | rules, prompt_length, options)

@@ -6,6 +6,7 @@ and the search says those at t + 1.
 
 What a caller decides are inputs, so that one graph serves every choice:
 
+    start_token    []         what the decoder begins with
     forced_tokens  [T, B, 1]  what a translation is to have at each turn (its prefix); -1 where the model chooses
     last_turns     [B, 1]     the turn at which a translation is cut off
     token_scores   [R, V]     rules on tokens: what a rule adds to their log-probabilities, minus infinity for never
@@ -59,6 +60,7 @@ class Search(NamedTuple):
 SHARED: dict[str, tuple[int, tuple[str, ...]]] = {
     "num_beams": (INT64, ()),
     "max_turns": (INT64, ()),
+    "start_token": (INT64, ()),
     "forced_tokens": (INT64, ("turns", "sentences", "one")),
     "last_turns": (INT64, ("sentences", "one")),
     "token_scores": (FLOAT, ("rules", "vocabulary")),
@@ -72,16 +74,15 @@ OF_BEAMS: dict[str, tuple[int, tuple[str, ...]]] = {
 }
 
 
-def greedy_search(start: int, ends: Sequence[int]) -> Search:
+def greedy_search(ends: Sequence[int]) -> Search:
     """Greedy search; it collects "turns", the tokens of every turn, and "scores", their log-probabilities.
 
     Tokens behind the end of a translation mean nothing.
 
     Args:
-        start: the token that the decoder starts with.
         ends: the tokens that end a translation.
     """
-    begin = _beginning(start)
+    begin = _beginning()
     column = begin("Concat", "sentence_count", begin.vector(1), axis=0)
     begin("Expand", begin.constant(False), column, name="first_finished")
 
@@ -101,17 +102,17 @@ def greedy_search(start: int, ends: Sequence[int]) -> Search:
     return Search("greedy_search", SHARED, begin, turn, state, {"turns": INT64, "scores": FLOAT}, ())
 
 
-def beam_search(start: int, ends: Sequence[int], vocab_size: int) -> Search:
+def beam_search(ends: Sequence[int], vocab_size: int) -> Search:
     """Beam search; it collects "turns", the codes of the running beams after every turn, [T, B, K].
 
     Its outputs are "best_scores" and "best_codes" [B, K] of the finished translations, best first; what has a score
     below half of WORST is none.
 
     Args:
-        start, ends: as in `greedy_search`.
+        ends: as in `greedy_search`.
         vocab_size: V.
     """
-    begin = _beginning(start)
+    begin = _beginning()
     # once: what depends on the sizes alone
     beams = begin("Range", begin.constant(0), "num_beams", begin.constant(1))
     begin("Mul", beams, begin.constant(vocab_size), name="beam_offsets")
@@ -190,14 +191,14 @@ def beam_search(start: int, ends: Sequence[int], vocab_size: int) -> Search:
     return Search("beam_search", SHARED | OF_BEAMS, begin, turn, state, {"turns": INT64}, outputs)
 
 
-def _beginning(start: int) -> Nodes:
+def _beginning() -> Nodes:
     """Numbers of sentences, beams and rows, [1] each, and the first tokens."""
     begin = Nodes("begin")
     begin("Shape", "source_mask", start=0, end=1, name="sentence_count")
     begin("Reshape", "num_beams", begin.vector(1), name="beam_count")
     begin("Mul", "sentence_count", "beam_count", name="row_count")
     shape = begin("Concat", "sentence_count", "beam_count", axis=0)
-    begin("Expand", begin.constant(start), shape, name="first_tokens")
+    begin("Expand", "start_token", shape, name="first_tokens")
     return begin
 
 

@@ -117,21 +117,11 @@ def language_settings(tokenizer: PreTrainedTokenizerBase) -> dict[str, Any] | No
     Returns:
         "ids" of the languages by code; "source" and "target", the pair that was saved with the tokenizer, or None;
         the tokens "before" and "behind" source text, None among them being its language; "forced", whether the target
-        language is forced behind the start token: that of mBART is the start token, and in the graphs.
-
-    Raises:
-        ValueError: mBART without a target language.
+        language is forced behind the start token: that of mBART is the start token.
     """
     if not is_multilingual(tokenizer):
         return None
     saved = saved_languages(tokenizer)
-    forced = not ends_with_language(tokenizer)
-    if saved is None and not forced:
-        raise ValueError(
-            f"the translations of a model with a {type(tokenizer).__name__} start with their language, which an "
-            "exported model has to know: save it for one pair with `hf-capsule-mt convert --source_lang ... "
-            "--target_lang ...`, and export that"
-        )
     ids = {code: language_id(tokenizer, code) for code in language_codes(tokenizer)}
     own = ids[tokenizer.src_lang]
     marks = {
@@ -139,7 +129,7 @@ def language_settings(tokenizer: PreTrainedTokenizerBase) -> dict[str, Any] | No
         for name, tokens in (("before", tokenizer.prefix_tokens), ("behind", tokenizer.suffix_tokens))
     }
     pair = dict(zip(("source", "target"), saved or (None, None), strict=True))
-    return {"ids": ids, **pair, **marks, "forced": forced}
+    return {"ids": ids, **pair, **marks, "forced": not ends_with_language(tokenizer)}
 
 
 def _from_sentencepiece(tokenizer: MarianTokenizer, processor: Any, vocabulary: Mapping[str, int], name: str) -> Side:

@@ -235,14 +235,18 @@ def test_languages_are_chosen(browser, multilingual_address):
         WebDriverWait(browser, 20, 0.05).until(lambda _: browser.execute_script(words)[:1] == [language])
         page.finished()
 
-    page.wait("#from_lang input")
-    translate("deu_Latn")
+    def target(language):
+        # the page sets it a moment later
+        value = "return document.querySelector('#to_lang input').value"
+        WebDriverWait(browser, 20, 0.05).until(lambda _: browser.execute_script(value) == language)
+
     field = page.wait("#to_lang input")
-    assert field.get_attribute("value") == "deu_Latn"
+    target("deu_Latn")
+    translate("deu_Latn")
     field.click()
     field.send_keys(Keys.CONTROL, "a")
     field.send_keys("fra_L", Keys.ENTER)
-    assert page.wait("#to_lang input").get_attribute("value") == "fra_Latn"
+    target("fra_Latn")
     translate("fra_Latn")
     page.part(page.left, "step").send_keys(Keys.ARROW_RIGHT)
     assert page.part(page.left, "position").text.startswith("Step 2 of ")

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
+import onnx
 import pytest
 from exported import sentences
 
@@ -130,6 +132,22 @@ def test_nothing_and_blank_lines(translator):
     assert seen == [(2, 2)]
     blank, one = translator.translate_nbest(["", "w3"], num_beams=2, num_return_sequences=2)
     assert [h.text for h in blank] == ["", ""] and len(one) == 2
+
+
+def test_the_first_format(translator, exported):
+    """Its graphs have the start token as a constant."""
+    expected = [translator.translate_nbest(["w3", "w4 w5"], num_beams=beams) for beams in (1, 2)]
+    settings = json.loads((exported / SETTINGS).read_text(encoding="utf-8"))
+    for name in ("greedy_search.onnx", "beam_search.onnx"):
+        model = onnx.load(exported / name, load_external_data=False)
+        (start,) = [value for value in model.graph.input if value.name == "start_token"]
+        model.graph.input.remove(start)
+        token = np.array(settings["decoder_start_token_id"])
+        model.graph.initializer.append(onnx.numpy_helper.from_array(token, start.name))
+        onnx.save(model, exported / name)
+    (exported / SETTINGS).write_text(json.dumps(settings | {"format": 1}), encoding="utf-8")
+    old = OnnxTranslator(exported, threads=1)
+    assert [old.translate_nbest(["w3", "w4 w5"], num_beams=beams) for beams in (1, 2)] == expected
 
 
 def test_wrong_folders(tmp_path, exported):
