@@ -133,7 +133,8 @@ class TestPage:
             " schlief. routed, 37.5 (empty)",
             "Source length, words Sentences",
             "Decoding, ms per sentence 12.25 (12.00\N{EN DASH}13.00)",
-            "Sign test, routed: 5 sentences better, 1 worse, 1 equal; p = 0.062.",
+            "Sign test, routed, by what each sentence does to the corpus BLEU: 5 sentences better, 1 worse, 1 equal;"
+            " p = 0.062.",
             "1\N{EN DASH}10 4 30.0 0.91 31.5 0.91",
             "over 10 3 15.0 1.00 15.8 1.00",
             "Coverage difference ratio (CDR) 0.875",
