@@ -33,7 +33,8 @@ from ..files import only_writer
 from ..loading import add_trust_argument, from_checkpoint
 from .alignment_part import PART as ALIGNMENTS
 from .alignment_part import add_alignment_arguments, alignment_file, check_can_probe
-from .report import NUM_EXAMPLES, Options, Progress, file_name, load_test_set, make_report, write_report
+from .named_runs import named_runs
+from .report import NUM_EXAMPLES, Options, Progress, load_test_set, make_report, write_report
 
 PROGRAM = "hf-capsule-mt report"
 
@@ -47,38 +48,6 @@ def _bar(title: str) -> Iterator[Progress]:
             bar.update(done - bar.n)
 
         yield show
-
-
-def _systems(arguments: Sequence[str], given: Sequence[str] | None) -> dict[str, list[str]]:
-    """The runs of each system by the name that the report calls it: given, or the last part of its path."""
-    systems = [_system(argument) for argument in arguments]
-    if given is not None:
-        named = [name for name, _ in systems if name is not None]
-        if named:
-            raise ValueError(f"{named[0]}=... has its name already: leave out --names, or the names before the =")
-        if len(given) != len(systems):
-            raise ValueError(f"--names needs one name for each of the {len(systems)} checkpoints, got {len(given)}")
-        systems = [(name, runs) for name, (_, runs) in zip(given, systems, strict=True)]
-    names = [name if name is not None else Path(runs[0]).name or runs[0] for name, runs in systems]
-    files = [file_name(name) for name in names]
-    if len(set(files)) < len(files):
-        raise ValueError(f"several checkpoints would be called {', '.join(names)}: tell them apart with --names")
-    return {name: runs for name, (_, runs) in zip(names, systems, strict=True)}
-
-
-def _system(argument: str) -> tuple[str | None, list[str]]:
-    """The name, or None, and the runs of "RUN" or "NAME=RUN1,RUN2"; a folder of that name is a run."""
-    if "=" not in argument or Path(argument).is_dir():
-        return None, [argument]
-    name, _, listed = argument.partition("=")
-    runs = [run.strip() for run in listed.split(",")]
-    if not name or not all(runs):
-        raise ValueError(
-            f"{argument!r} is no system: write NAME=RUN1,RUN2, with a folder or a name on the Hub for each"
-        )
-    if len(set(runs)) < len(runs):
-        raise ValueError(f"{name} has a run twice: {', '.join(runs)}")
-    return name, runs
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -133,7 +102,7 @@ def _check(arguments: argparse.Namespace, checkpoints: dict[str, list[str]]) -> 
 def _command(arguments: argparse.Namespace) -> None:
     if find_spec("matplotlib") is None:
         raise ValueError('the figures need matplotlib: pip install "hf_capsule_mt[plots]"')
-    checkpoints = _systems(arguments.checkpoints, arguments.names)
+    checkpoints = named_runs(arguments.checkpoints, arguments.names)
     _check(arguments, checkpoints)
     test_set = load_test_set(
         arguments.source,

@@ -2,7 +2,7 @@
 A page on this machine on which you type sentences and see how they are translated, and routed, step by step.
 
     hf-capsule-mt demo runs/gdr
-    hf-capsule-mt demo runs/baseline runs/gdr --examples sentences.txt
+    hf-capsule-mt demo Transformer=runs/baseline GDR=runs/gdr --examples sentences.txt
     hf-capsule-mt demo user/name --port 8080
 
 Prints the address, http://127.0.0.1:PORT. With greedy decoding (beam size 1) the translation grows word by word; the
@@ -16,11 +16,12 @@ import argparse
 import os
 import socket
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from ..analysis.named_runs import named_runs
 from ..analysis.report import describe
 from ..command import run_command
 from ..evaluation.checkpoints import is_missing_directory, load_checkpoint
@@ -66,20 +67,25 @@ def _saved_sources(run: Path) -> list[Path]:
     return [path for name in names if (path := run / "translations" / name).is_file()]
 
 
-def _names(runs: Sequence[str], given: Sequence[str] | None) -> list[str]:
-    if given is not None and len(given) != len(runs):
-        raise ValueError(f"--names needs one name for each of the {len(runs)} models, got {len(given)}")
-    names = list(given or (Path(run).name or run for run in runs))
-    if len(set(names)) < len(names):
-        raise ValueError(f"both models would be called {names[0]}: tell them apart with --names")
-    return names
+def _runs(arguments: argparse.Namespace) -> dict[str, str]:
+    """The run of each model by its name."""
+    if len(arguments.runs) > 2:
+        raise ValueError(f"a page has room for two models, got {len(arguments.runs)}: name one or two")
+    found = {}
+    for name, runs in named_runs(arguments.runs, arguments.names).items():
+        if len(runs) > 1:
+            raise ValueError(f"a page shows one run of a model, got {name}={','.join(runs)}: name one of them")
+        if is_missing_directory(runs[0]):
+            raise ValueError(f"there is no directory {runs[0]}")
+        found[name] = runs[0]
+    return found
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog=PROGRAM, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("runs", nargs="+", metavar="RUN", help="one or two: directories or names on the Hub")
+    parser.add_argument("runs", nargs="+", metavar="RUN|NAME=RUN", help="one or two: directories or names on the Hub")
     parser.add_argument("--names", nargs="+", help="what to call the models; the names of their folders")
     parser.add_argument(
         "--examples",
@@ -124,13 +130,13 @@ def check_address(host: str, port: int | None) -> None:
         raise ValueError(f"cannot listen on {place} ({error.strerror}); name another --host or --port") from None
 
 
-def _load(arguments: argparse.Namespace) -> list[Any]:
+def _load(runs: Mapping[str, str], arguments: argparse.Namespace) -> list[Any]:
     """The systems, each loaded; see `load_checkpoint` and `System` for the errors."""
     from .translating import System
 
     systems = []
     asked = (arguments.source_lang, arguments.target_lang)
-    for name, run in zip(_names(arguments.runs, arguments.names), arguments.runs, strict=True):
+    for name, run in runs.items():
         model, tokenizer = load_checkpoint(run, device=arguments.device, trust_remote_code=arguments.trust_remote_code)
         languages = asked if is_multilingual(tokenizer) else (None, None)
         try:
@@ -138,22 +144,18 @@ def _load(arguments: argparse.Namespace) -> list[Any]:
         except ValueError as error:
             raise ValueError(f"{run}: {error}") from None
     if any(asked) and not any(system.languages for system in systems):
-        runs = " and ".join(arguments.runs)
-        raise ValueError(f"{runs}: of a single pair of languages; leave out --source_lang and --target_lang")
+        given = " and ".join(runs.values())
+        raise ValueError(f"{given}: of a single pair of languages; leave out --source_lang and --target_lang")
     return systems
 
 
 def _command(arguments: argparse.Namespace) -> None:
-    if len(arguments.runs) > 2:
-        raise ValueError(f"a page has room for two models, got {len(arguments.runs)}: name one or two")
+    runs = _runs(arguments)
     if find_spec("gradio") is None:
         raise ImportError(MISSING)
-    for run in arguments.runs:
-        if is_missing_directory(run):
-            raise ValueError(f"there is no directory {run}")
     check_address(arguments.host, arguments.port)
-    examples = find_examples(arguments.runs, arguments.examples)
-    systems = _load(arguments)
+    examples = find_examples(list(runs.values()), arguments.examples)
+    systems = _load(runs, arguments)
     # before gradio is imported, which reads it
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
     from .app import build, launch

@@ -27,12 +27,12 @@ SENTENCE = SOURCES[1]
 @pytest.fixture(scope="module")
 def address(runs):
     """Of the command's server for the plain and the guided model."""
-    command = [sys.executable, "-m", "hf_capsule_mt", "demo", str(runs.plain), str(runs.guided)]
+    command = [sys.executable, "-m", "hf_capsule_mt", "demo", str(runs.plain), f"GDR={runs.guided}"]
     # a proxy would be asked for this machine's own address
     environment = {name: value for name, value in os.environ.items() if not name.upper().endswith("_PROXY")}
     server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment)
     line = server.stdout.readline()
-    yield re.fullmatch(r"plain and run: (http://127\.0\.0\.1:\d+/) \(Ctrl-C ends it\)\n", line)[1]
+    yield re.fullmatch(r"plain and GDR: (http://127\.0\.0\.1:\d+/) \(Ctrl-C ends it\)\n", line)[1]
     server.send_signal(signal.SIGINT)
     assert server.wait(timeout=20) == 130
 
@@ -168,7 +168,7 @@ def test_errors_hints_and_long_texts(page, runs):
     assert not page.view(page.left).is_displayed()
     page.send(f"a dog {runs.broken} .")
     WebDriverWait(page.browser, 20, 0.05).until(lambda _: "failed" in page.notice())
-    assert page.notice() == "run failed: IndexError: index out of range in self"
+    assert page.notice() == "GDR failed: IndexError: index out of range in self"
     assert page.view(page.left).is_displayed() and not page.view(page.right).is_displayed()
     page.send(" ".join(SOURCES * 9))
     page.finished()

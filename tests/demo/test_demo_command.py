@@ -40,10 +40,14 @@ class TestRefusals:
 
     def test_the_same_name_twice(self, capsys, runs):
         said = refusal(capsys, runs.plain, runs.plain)
-        assert said == "both models would be called plain: tell them apart with --names"
-        assert "--names needs one name for each of the 2 models" in refusal(
+        assert said == "several checkpoints would be called plain, plain: tell them apart with --names"
+        assert "--names needs one name for each of the 2 checkpoints" in refusal(
             capsys, runs.plain, runs.guided, "--names", "one"
         )
+
+    def test_several_runs_of_a_model(self, capsys, runs):
+        said = refusal(capsys, f"both={runs.plain},{runs.guided}")
+        assert said == f"a page shows one run of a model, got both={runs.plain},{runs.guided}: name one of them"
 
     def test_languages_of_a_model_of_one_pair(self, capsys, runs):
         said = refusal(capsys, runs.plain, "--source_lang", "en")
