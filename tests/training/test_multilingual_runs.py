@@ -212,7 +212,7 @@ def test_resumed_run_is_exact(fine_tune, tmp_path):
 
 
 @pytest.mark.slow
-def test_two_processes_draw_what_one_with_twice_the_tokens_draws(fine_tune, multilingual, tmp_path):
+def test_two_processes_draw_what_one_with_twice_the_tokens_draws_and_resume(fine_tune, multilingual, tmp_path):
     # rounding of gradients that are nearly zero would become full steps with a small epsilon
     options = {**SEVERAL, "sampling_temperature": 3, "max_steps": 6, "adam_epsilon": 1e-2, "learning_rate": 0.03}
     options |= {"dropout": 0.0, "attention_dropout": 0.0, "activation_dropout": 0.0, "test_num_beams": [1]}
@@ -231,6 +231,13 @@ def test_two_processes_draw_what_one_with_twice_the_tokens_draws(fine_tune, mult
         torch.testing.assert_close(together[name], alone[name], rtol=1e-4, atol=1e-4)
     first = load_file(multilingual("nllb") / "model.safetensors")["model.shared.weight"]
     assert (alone["model.shared.weight"] - first).abs().max() > 1e-2
+    # and go on where they were interrupted
+    part = tmp_path / "part"
+    shutil.copytree(two, part, ignore=shutil.ignore_patterns("checkpoint-[46]", "results*", "model.safetensors"))
+    options |= {"max_tokens_per_batch": 60, "use_cpu": use_cpu, "resume_from_checkpoint": "true"}
+    process = torchrun(fine_tune(**options, output_dir=part), tmp_path)
+    assert process.returncode == 0 and "checkpoint-2" in process.stdout + process.stderr, process.stderr
+    assert (part / "model.safetensors").read_bytes() == (two / "model.safetensors").read_bytes()
 
 
 @pytest.mark.parametrize(
