@@ -1,9 +1,11 @@
 """The report of checkpoints on a test set: what it holds, how it is written, how it goes on when interrupted."""
 
 import json
+import random
 import re
 import resource
 import shutil
+import statistics
 
 import pytest
 from transformers import AutoModelForSeq2SeqLM
@@ -13,7 +15,7 @@ from hf_capsule_mt.analysis import efficiency as speed
 from hf_capsule_mt.analysis import report as module
 from hf_capsule_mt.analysis import report_command
 from hf_capsule_mt.analysis.aligned_text import AlignmentFile
-from hf_capsule_mt.analysis.efficiency import speed_warnings
+from hf_capsule_mt.analysis.efficiency import REPEATS, speed_warnings
 from hf_capsule_mt.analysis.report import (
     Options,
     describe,
@@ -181,14 +183,26 @@ def test_speed_has_quartiles_and_every_parent_is_measured_once(checkpoints, monk
             assert low <= measured[key] <= high
 
 
-def test_times_that_differ_by_more_than_their_spread_are_doubted():
-    def timed(name, low, middle, high, **more):
-        key = "milliseconds_per_sentence"
-        part = {key: middle, "quartiles": {key: [low, high]}}
-        return {"name": name, "model_type": "marian", "parameters": 5, "efficiency": part, **more}
+def timed(name, low, middle, high, **more):
+    key = "milliseconds_per_sentence"
+    part = {key: middle, "quartiles": {key: [low, high]}}
+    return {"name": name, "model_type": "marian", "parameters": 5, "efficiency": part, **more}
 
+
+def test_times_of_equal_systems_are_rarely_doubted():
+    draw = random.Random(1)
+
+    def measured(name):
+        rounds = [draw.gauss(10, 1) for _ in range(REPEATS)]
+        return timed(name, *statistics.quantiles(rounds, n=4, method="inclusive"))
+
+    doubted = sum(bool(speed_warnings([measured("one"), measured("other")])) for _ in range(4000))
+    assert doubted < 0.01 * 4000
+
+
+def test_times_that_differ_by_more_than_their_spread_are_doubted():
     one = timed("one", 9, 10, 11)
-    assert speed_warnings([one, timed("like", 10.5, 12, 13)]) == []
+    assert speed_warnings([one, timed("like", 11.5, 13, 14)]) == []
     assert speed_warnings([one, timed("larger", 19, 20, 21, parameters=6)]) == []
     assert speed_warnings([one, {"name": "unmeasured", "model_type": "marian", "parameters": 5}]) == []
     (line,) = speed_warnings([one, timed("slow", 19, 20, 21)])
