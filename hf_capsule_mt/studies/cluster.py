@@ -273,13 +273,13 @@ class Cluster:
         return run.folder.relative_to(self._study.output).as_posix()
 
     def _left(self, run: Run) -> Any:
-        """The job of an earlier call, if it is queued or running."""
+        """The job of an earlier call, if it is queued or running, or has made since what it was to make."""
         kept = self._kept.get(self._name(run))
         if kept is None:
             return None
         job = self._job_class(self._folder, kept["job"], tasks=list(range(kept["tasks"])))
         job.get_info(mode="force")
-        return None if job.done() else job
+        return None if job.done() and run.next_command() is not None else job
 
     def _reason(self, job: Any) -> str:
         """Why a job has not made what it was to make."""

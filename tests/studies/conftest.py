@@ -67,7 +67,8 @@ while (root / "meet").exists() and len(list(root.glob("started-*"))) < 2:
 (folder / "translations").mkdir(exist_ok=True)
 (folder / "translations" / "test.greedy.de").write_text("eins\\n")
 row = {"bleu": 12.5, "file": "translations/test.greedy.de"}
-(folder / "results.json").write_text(json.dumps({"scores": [row], "wall_seconds": 60}))
+(folder / "results.part").write_text(json.dumps({"scores": [row], "wall_seconds": 60}))
+(folder / "results.part").rename(folder / "results.json")
 """
 
 

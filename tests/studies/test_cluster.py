@@ -128,6 +128,27 @@ def test_jobs_outlive_the_command_and_are_taken_up_again(write_study, slurm, sta
     assert " --cpus-per-task=2 " in script.split("srun")[1]
 
 
+def test_jobs_that_end_while_they_are_taken_up_are_not_submitted_again(
+    write_study, slurm, stand_in, tmp_path, monkeypatch
+):
+    (stand_in / "hold").touch()
+    study = str(write_study(seeds=[1]))
+    stopper = in_background(lambda: held(tmp_path, "plain", "linear"), lambda: os.kill(os.getpid(), signal.SIGINT))
+    assert main(["run", study, *SLURM]) == 130
+    stopper.join()
+    start = cluster.Cluster.start
+
+    def late(self, run):
+        (stand_in / "hold").unlink(missing_ok=True)
+        jobs = [slurm / "10.state", slurm / "11.state"]
+        wait_for(lambda: {path.read_text() for path in jobs} == {"COMPLETED\n"}, lambda: None)
+        start(self, run)
+
+    monkeypatch.setattr(cluster.Cluster, "start", late)
+    assert main(["run", study, *SLURM]) == 0
+    assert set(states(tmp_path).values()) == {"finished"} and not (slurm / "12.script").exists()
+
+
 def test_queued_jobs_are_not_submitted_twice(write_study, slurm, stand_in, tmp_path):
     (slurm / "busy").touch()
     study = str(write_study(seeds=[1]))

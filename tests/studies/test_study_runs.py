@@ -79,7 +79,7 @@ def test_gpus_are_used_in_turn(write_study, stand_in, monkeypatch):
 
 
 def wait_for(condition, then) -> None:
-    for _ in range(2000):
+    for _ in range(6000):
         if condition():
             break
         time.sleep(0.01)
