@@ -165,6 +165,13 @@ COMPILED = {
     "marian-attention": (capsule_model, GUIDED["attention"]),
     "m2m100-em-routing": (m2m100_model, EVERYTHING),
 }
+
+
+def quick(names, *chosen):
+    """The names as parameters, of which all but the chosen ones are among the longer tests."""
+    return [name if name in chosen else pytest.param(name, marks=pytest.mark.slow) for name in names]
+
+
 # enough of a stack to be traced
 FEW_LAYERS = {"encoder_layers": 2, "decoder_layers": 1}
 
@@ -182,7 +189,7 @@ def graphs_of(model, fullgraph=True):
     return counter.frame_count
 
 
-@pytest.mark.parametrize("system", COMPILED)
+@pytest.mark.parametrize("system", quick(COMPILED, "marian-routing"))
 def test_training_over_many_shapes_compiles_at_most_two_graphs(system):
     old = Version(transformers.__version__) < Version("5.20")
     if old and graphs_of(MarianMTModel(plain_config(dropout=0.0)), fullgraph=False) > 2:
@@ -211,7 +218,7 @@ def assert_exported_equals(program, model, shape):
 EXPORTED = COMPILED | {"mbart-em-routing": (mbart_model, EVERYTHING | {"layer_normalization": "final"})}
 
 
-@pytest.mark.parametrize("system", EXPORTED)
+@pytest.mark.parametrize("system", quick(EXPORTED, "marian-routing", "m2m100-em-routing"))
 def test_one_export_serves_every_batch_source_and_target_size(system):
     build, fields = EXPORTED[system]
     model = build(**fields, **FEW_LAYERS)
@@ -228,7 +235,7 @@ RECURRENT = {
 } | {"marian-recurrent": (capsule_model, GUIDED["recurrent"])}
 
 
-@pytest.mark.parametrize("system", RECURRENT)
+@pytest.mark.parametrize("system", quick(RECURRENT, "hybrid"))
 def test_an_export_of_a_recurrent_model_serves_every_batch_size(system):
     # the exporter takes recurrences apart, step by step: the lengths stay what they were
     build, fields = RECURRENT[system]

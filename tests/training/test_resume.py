@@ -53,7 +53,7 @@ def files(folder: Path, pattern: str) -> dict[str, bytes]:
         pytest.param(5, 11, id="within-second-epoch"),
     ],
 )
-@pytest.mark.parametrize("accumulation", [1, 2])
+@pytest.mark.parametrize("accumulation", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_resumed_run_ends_with_identical_weights(command, tmp_path, save_steps, cut, accumulation):
     options = dict(
         save_steps=save_steps,
