@@ -80,6 +80,7 @@ def test_first_steps(capsule_and_plain, corpus):
     assert Path("report/index.html").is_file()
 
 
+@pytest.mark.slow
 def test_compare_systems(tmp_path, corpus, in_this_process, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     page = Page("docs/compare.md")
@@ -97,6 +98,7 @@ def test_compare_systems(tmp_path, corpus, in_this_process, monkeypatch, capsys)
     assert "plain" in Path("report/table.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_fine_tune_and_publish(capsule_and_plain, corpus, capsys):
     page = Page("docs/finetune.md")
     page.run("convert", lambda argv: [word.replace("Helsinki-NLP/opus-mt-en-de", "plain") for word in argv])

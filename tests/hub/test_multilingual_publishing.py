@@ -299,6 +299,7 @@ def test_space_and_export_are_told_the_languages(published, tmp_path, monkeypatc
     assert f'source_lang="{german}", target_lang="{english}"' in code
 
 
+@pytest.mark.slow
 def test_a_space_has_languages_to_choose_from(published, tmp_path):
     pytest.importorskip("gradio", reason="needs gradio")
     folder, _ = published["nllb", "several"]

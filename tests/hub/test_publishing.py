@@ -122,6 +122,7 @@ def test_published_and_used_by_name_and_revision(finished_run, values_file, hub,
     assert again == expected and f".{repo.commits[1].sha}." in module and refused == ["True", "True"]
 
 
+@pytest.mark.slow
 def test_published_for_onnx_runtime_too(finished_run, values_file, hub, tmp_path, capsys, monkeypatch):
     hub.attach(monkeypatch, tmp_path)
     assert publish(finished_run, values_file, "--onnx", "--tag", "v1.0", "--output", tmp_path / "out") == 0

@@ -88,6 +88,7 @@ def test_checks_find_what_is_wrong(folders, tmp_path):
         check_space(broken, model, SOURCES[:1])
 
 
+@pytest.mark.slow
 def test_published_beside_its_model_and_pinned_to_it(finished_run, values_file, hub, tmp_path, capsys, monkeypatch):
     hub.attach(monkeypatch, tmp_path)
     # the model's own checks are tested elsewhere

@@ -44,6 +44,7 @@ def study(write_study, tmp_path, monkeypatch):
     AGGREGATION_CLASSES.pop("study_last", None)
 
 
+@pytest.mark.slow
 def test_an_operator_from_outside_runs_in_a_study(study, tmp_path):
     assert main(["run", str(study), "--jobs", "2", "--threads", "1"]) == 0
     folder = tmp_path / "runs" / "own" / "seed-1"
