@@ -1,8 +1,9 @@
 """Tiny models and batches; sizes are different primes wherever they may be."""
 
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
 
+import pytest
 import torch
 from transformers import (
     BartConfig,
@@ -224,6 +225,11 @@ class SavedTensors(torch.autograd.graph.saved_tensors_hooks):
     def pack(self, tensor: torch.Tensor) -> torch.Tensor:
         self.sizes[tensor.untyped_storage().data_ptr()] = tensor.numel()
         return tensor
+
+
+def quick(names: Iterable[str], *chosen: str) -> list[Any]:
+    """The names as parameters of a test, of which all but the chosen ones are among the longer tests."""
+    return [name if name in chosen else pytest.param(name, marks=pytest.mark.slow) for name in names]
 
 
 def gradients(model: torch.nn.Module) -> dict[str, torch.Tensor]:

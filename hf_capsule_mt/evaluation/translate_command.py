@@ -205,20 +205,18 @@ def _pytorch(arguments: argparse.Namespace) -> Backend:
         raise ValueError(f"--agreements are those of capsule models, and {arguments.checkpoint} is none")
     check_languages(arguments, tokenizer)
 
-    def run_alike(records: list[dict[str, Any]], **options: Any) -> list[list[Hypothesis]]:
-        """Of records with the same languages."""
-        sentences = [record[arguments.source_field] for record in records]
-        prefixes = prefixes_of(arguments, records)
-        shared: dict[str, Any] = {"max_tokens": arguments.max_tokens, **_generate_kwargs(arguments), **options}
-        if _is_detailed(arguments) or prefixes is not None:
-            return translate_nbest(
-                model, tokenizer, sentences, prefixes=prefixes, agreements=arguments.agreements, **shared
-            )
-        return [[Hypothesis(text, [])] for text in translate(model, tokenizer, sentences, **shared)]
+    shared: dict[str, Any] = {"max_tokens": arguments.max_tokens, **_generate_kwargs(arguments)}
 
     def run_pair(pair: LanguagePair | None, records: list[dict[str, Any]], show: Progress) -> list[list[Hypothesis]]:
+        sentences = [record[arguments.source_field] for record in records]
+        prefixes = prefixes_of(arguments, records)
         with languages_of(tokenizer, pair) as languages:
-            return run_alike(records, progress=show, **languages)
+            options = {"progress": show, **shared, **languages}
+            if _is_detailed(arguments) or prefixes is not None:
+                return translate_nbest(
+                    model, tokenizer, sentences, prefixes=prefixes, agreements=arguments.agreements, **options
+                )
+            return [[Hypothesis(text, [])] for text in translate(model, tokenizer, sentences, **options)]
 
     def run(records: list[dict[str, Any]], places: list[str], progress: Progress) -> list[list[Hypothesis]]:
         return _by_pair(rows_by_languages(arguments, tokenizer, records, places), run_pair, records, progress)

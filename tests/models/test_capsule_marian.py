@@ -26,6 +26,7 @@ from tiny_models import (
     capsule_config,
     capsule_model,
     open_gates,
+    quick,
     run_whole_and_in_parts,
     sentence_batch,
 )
@@ -294,10 +295,7 @@ def test_tuple_output_matches_dict_output():
     assert isinstance(as_tuple, tuple) and torch.equal(as_tuple[0], out.loss) and torch.equal(as_tuple[1], out.logits)
 
 
-@pytest.mark.parametrize(
-    "aggregation",
-    [name if name == "em_routing" else pytest.param(name, marks=pytest.mark.slow) for name in ("none", *AGGREGATIONS)],
-)
+@pytest.mark.parametrize("aggregation", quick(["none", *AGGREGATIONS], "em_routing"))
 def test_forward_compiles_to_one_graph(aggregation):
     model = capsule_model(aggregation=aggregation, capsule_inputs="own_layer")
     batch = sentence_batch()

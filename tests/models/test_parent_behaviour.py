@@ -39,6 +39,7 @@ from tiny_models import (
     mbart_model,
     plain_bart_config,
     plain_config,
+    quick,
     rnn_model,
     sentence_batch,
 )
@@ -165,13 +166,6 @@ COMPILED = {
     "marian-attention": (capsule_model, GUIDED["attention"]),
     "m2m100-em-routing": (m2m100_model, EVERYTHING),
 }
-
-
-def quick(names, *chosen):
-    """The names as parameters, of which all but the chosen ones are among the longer tests."""
-    return [name if name in chosen else pytest.param(name, marks=pytest.mark.slow) for name in names]
-
-
 # enough of a stack to be traced
 FEW_LAYERS = {"encoder_layers": 2, "decoder_layers": 1}
 

@@ -112,11 +112,11 @@ def test_translator_alone(exported, kind):
 
 def test_without_a_saved_pair(exported, kind, multilingual, tmp_path):
     tokenizer = AutoTokenizer.from_pretrained(multilingual(kind))
-    codes = sorted(language_settings(tokenizer)["ids"])
     for path in exported[1].iterdir():
         (tmp_path / path.name).write_bytes(path.read_bytes())
     settings = json.loads((tmp_path / SETTINGS).read_text())
     settings["languages"] = language_settings(tokenizer)
+    codes = sorted(settings["languages"]["ids"])
     (tmp_path / SETTINGS).write_text(json.dumps(settings))
     with pytest.raises(
         ValueError, match=rf"is multilingual: give source_lang, one of its {len(codes)} \({codes[0]}, "
