@@ -46,6 +46,8 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--slurm", nargs="+", default=[], metavar="KEY=VALUE", help=options)
     kept = "folder with results and translations of finished runs: those in it are passed over, further ones are added"
     run.add_argument("--keep", type=Path, metavar="FOLDER", help=kept)
+    others = "folders of other studies: their finished runs of systems with the same arguments are taken from there"
+    run.add_argument("--reuse", type=Path, nargs="+", default=[], metavar="FOLDER", help=others)
     table = actions.add_parser("table", help="means, differences, intervals and a figure")
     table.add_argument("study", help="a study file, the name of one of the package's, or a record (.json)")
     table.add_argument("--output", type=Path, help="folder of the runs (the study file's)")
@@ -74,7 +76,7 @@ def main(argv: Sequence[str]) -> int:
 def _run(arguments: argparse.Namespace) -> bool:
     """Whether all runs of the study are finished in the end."""
     from .cluster import Cluster, read_options
-    from .keeping import keep, restore
+    from .keeping import keep, restore, reuse
     from .runner import Display, Machine, carry_out, plan, share_machine
     from .study_file import find_study, hold_to_record, read_study, resolve_arguments, source_files
 
@@ -89,6 +91,7 @@ def _run(arguments: argparse.Namespace) -> bool:
         hold_to_record(study, resolved)
         if arguments.keep is not None:
             restore(study, resolved, arguments.keep, to_go_on=True)
+        reuse(study, resolved, arguments.reuse)
         runs = plan(study, sources, resolved)
         to_do = sum(run.next_command() is not None for run in runs)
         if cluster is not None:

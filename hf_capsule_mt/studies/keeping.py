@@ -1,12 +1,13 @@
 """
-What is left of finished runs in a folder of their own: results and translations, neither weights nor the corpus.
+Finished runs that lie elsewhere: what is kept of them in a folder of their own, and those of other studies.
 
-Such a folder can be committed or copied: elsewhere the study goes on where it was, and its table needs nothing else.
+What is kept are results and translations, neither weights nor the corpus: it can be committed or copied, the study
+goes on where it was, and its table needs nothing else.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,8 @@ from transformers.utils import CONFIG_NAME
 
 from ..files import json_text, read_json, write_whole
 from ..records import public_record
-from .runner import RESULTS, translation_file
-from .study_file import Study, extra_test_sets, hold_to_record
+from .runner import RESULTS, has_weights, translation_file
+from .study_file import STUDY, Study, extra_test_sets, hold_to_record, run_folder
 
 
 def keep(study: Study, resolved: Mapping[str, Mapping[str, Any]], kept: Path) -> None:
@@ -27,7 +28,7 @@ def keep(study: Study, resolved: Mapping[str, Mapping[str, Any]], kept: Path) ->
         OSError: a file cannot be read or written.
     """
     for system, seed in study.runs():
-        source, target = study.folder(system, seed), _folder(study, kept, system, seed)
+        source, target = study.folder(system, seed), run_folder(kept, system, seed)
         language = str(resolved[system]["target_lang"])
         files = [translation_file(source, name, language) for name in extra_test_sets(study)]
         if not all(path.is_file() for path in (source / RESULTS, *files)):
@@ -56,22 +57,58 @@ def restore(study: Study, resolved: Mapping[str, Mapping[str, Any]], kept: Path,
     """
     hold_to_record(study, resolved, kept)
     for system, seed in study.runs():
-        source, target = _folder(study, kept, system, seed), study.folder(system, seed)
+        source, target = run_folder(kept, system, seed), study.folder(system, seed)
         if not (source / RESULTS).is_file() or (target / RESULTS).exists():
             continue
         if to_go_on and _has_to_teach(study, kept, system, seed):
             continue
-        for path in sorted(source.rglob("*"), key=lambda path: path.name == RESULTS):
-            if path.is_file():
-                write_whole(target / path.relative_to(source), path.read_bytes())
+        _copy(source, target)
+
+
+def reuse(study: Study, resolved: Mapping[str, Mapping[str, Any]], others: Sequence[Path]) -> None:
+    """
+    Bring finished runs of other studies into the study's output, of systems with the same arguments, whatever their
+    names; students, and teachers whose weights are gone, are left out. What is there already stays.
+
+    Args:
+        others: folders of the runs of other studies, or of what is kept of them.
+
+    Raises:
+        FileNotFoundError: a folder is none of a study.
+        OSError: a file cannot be read or written.
+    """
+    for other in others:
+        if not (other / STUDY).is_file():
+            raise FileNotFoundError(f"--reuse {other}: no study has its runs there: there is no {other / STUDY}")
+        known = read_json(other / STUDY)["systems"]
+        for system, seed in study.runs():
+            target = study.folder(system, seed)
+            if system in study.teachers or (target / RESULTS).exists():
+                continue
+            same = [name for name, arguments in known.items() if arguments == resolved[system]]
+            for source in (run_folder(other, name, seed) for name in same):
+                if (source / RESULTS).is_file() and _is_enough(study, resolved, source, system, seed):
+                    _copy(source, target)
+                    break
+
+
+def _is_enough(study: Study, resolved: Mapping[str, Mapping[str, Any]], source: Path, system: str, seed: int) -> bool:
+    """Whether nothing is left to do for a finished run that its folder lacks the weights for."""
+    language = str(resolved[system]["target_lang"])
+    files = [translation_file(source, name, language) for name in extra_test_sets(study)]
+    idle = all(path.is_file() for path in files) and not _has_to_teach(study, study.output, system, seed)
+    return idle or has_weights(source)
+
+
+def _copy(source: Path, target: Path) -> None:
+    """Copy a finished run without its checkpoints; the results come last, with which it counts as finished."""
+    for path in sorted(source.rglob("*"), key=lambda path: path.name == RESULTS):
+        if path.is_file() and not path.relative_to(source).parts[0].startswith("checkpoint-"):
+            write_whole(target / path.relative_to(source), path.read_bytes())
 
 
 def _has_to_teach(study: Study, kept: Path, system: str, seed: int) -> bool:
     """Whether a run has students that are finished neither in the output nor in what is kept."""
     students = [student for student, teacher in study.teachers.items() if teacher == system]
-    folders = [(study.folder(student, seed), _folder(study, kept, student, seed)) for student in students]
+    folders = [(study.folder(student, seed), run_folder(kept, student, seed)) for student in students]
     return not all(any((folder / RESULTS).is_file() for folder in pair) for pair in folders)
-
-
-def _folder(study: Study, kept: Path, system: str, seed: int) -> Path:
-    return kept / study.folder(system, seed).relative_to(study.output)

@@ -97,7 +97,12 @@ class Study:
 
     def folder(self, system: str, seed: int) -> Path:
         """The output folder of a run."""
-        return self.output / system.replace(" ", "_") / f"seed-{seed}"
+        return run_folder(self.output, system, seed)
+
+
+def run_folder(folder: Path, system: str, seed: int) -> Path:
+    """The folder of a run in that of a study's runs, or of what is kept of them."""
+    return folder / system.replace(" ", "_") / f"seed-{seed}"
 
 
 def find_study(name: str) -> Path:
