@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -293,7 +294,8 @@ def _check_names(key: str, names: Mapping[Any, Any]) -> None:
 
 def resolve_arguments(study: Study) -> dict[str, dict[str, Any]]:
     """
-    What each system's arguments come to, with its recipe in them; all of it is checked as `train` checks it.
+    What each system's arguments come to, with its recipe in them, and "operator_files", digests of the content of
+    --operators; all of it is checked as `train` checks it.
 
     Raises:
         ValueError, OSError: an argument is unknown or wrong; names study file and system.
@@ -310,6 +312,8 @@ def resolve_arguments(study: Study) -> dict[str, dict[str, Any]]:
         # through JSON, as the other side of a comparison has been
         kept = {key: value for key, value in without_secrets(given).items() if key not in RESERVED}
         resolved[name] = json.loads(json_text(kept))
+        if operators := kept.get("operators"):
+            resolved[name]["operator_files"] = {file: _digest(Path(file)) for file in operators}
     for name, teacher in study.teachers.items():
         _check_student(study.path, name, resolved[name], teacher, resolved[teacher])
         resolved[name]["teacher"] = teacher
@@ -320,6 +324,11 @@ def resolve_arguments(study: Study) -> dict[str, dict[str, Any]]:
                 "systems that are to be compared"
             )
     return resolved
+
+
+def _digest(path: Path) -> str:
+    """By which a changed file is noticed."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:12]
 
 
 def _check_student(

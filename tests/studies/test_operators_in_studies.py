@@ -69,3 +69,15 @@ def test_an_operator_that_is_not_there_is_one_line_before_any_work(study, tmp_pa
     error = capsys.readouterr().err
     assert "systems: own: there is no operator file operators/study_last.py" in error and error.count("\n") == 1
     assert not (tmp_path / "runs").exists()
+
+
+def test_a_changed_operator_is_another_system(study, stand_in, tmp_path, capsys):
+    assert main(["run", str(study), "--jobs", "1"]) == 0
+    assert main(["run", str(study)]) == 0
+    path = tmp_path / "operators" / "study_last.py"
+    path.write_text(path.read_text().replace("self.weight * layers", "2 * self.weight * layers"))
+    capsys.readouterr()
+    assert main(["run", str(study)]) == 2
+    error = capsys.readouterr().err
+    assert 'was begun with: system own: operator_files {"operators/study_last.py": "' in error
+    assert "system plain" not in error
