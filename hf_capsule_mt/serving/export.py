@@ -242,9 +242,8 @@ def graphs(model: Any, settings: dict[str, Any], *, int8: bool = False) -> dict[
         settings: from `translator_settings`.
         int8: linear maps of integers.
     """
-    recurrent = model.config.model_type == "capsule-rnn"
-    source: Source = (RecurrentSource if recurrent else AttentionSource)(model)
-    step: Step = (RecurrentStep if recurrent else AttentionStep)(model)
+    source: Source = (RecurrentSource if _is_recurrent(model) else AttentionSource)(model)
+    step = _step_of(model)
     with _quiet(), torch.no_grad():
         try:
             encoder, decoder = _encoder(source), _step(source, step)
@@ -378,6 +377,16 @@ def check(model: Any, folder: Path) -> None:
         )
 
 
+def _is_recurrent(model: Any) -> bool:
+    return bool(model.config.model_type == "capsule-rnn")
+
+
+def _step_of(model: Any) -> Step:
+    """The decoder's step as its graph has it."""
+    step: Step = (RecurrentStep if _is_recurrent(model) else AttentionStep)(model)
+    return step
+
+
 def _steps(folder: Path, ids: np.ndarray, mask: np.ndarray, tokens: np.ndarray, model: Any) -> np.ndarray:
     """Logits [B * K, T, V] of the graphs, step by step."""
     encoder, step = (
@@ -385,9 +394,8 @@ def _steps(folder: Path, ids: np.ndarray, mask: np.ndarray, tokens: np.ndarray, 
     )
     names = [output.name for output in encoder.get_outputs()]
     source = dict(zip(names, encoder.run(None, {"input_ids": ids, "attention_mask": mask}), strict=True))
-    recurrent = model.config.model_type == "capsule-rnn"
     states = {}
-    for state in (RecurrentStep if recurrent else AttentionStep)(model).states():
+    for state in _step_of(model).states():
         first = np.zeros((len(tokens), *state.shape), np.float32)
         states[state.name] = first if state.first is None else np.repeat(source[state.first], BEAMS, axis=0)
     read = {value.name for value in step.get_inputs()}
