@@ -1,7 +1,8 @@
 """Do PAST and FUTURE capsules know what is translated? Probes runs of `train`, those of a study among them.
 
     records=hf_capsule_mt/evidence/records
-    python benchmarks/past_future_probe.py runs/gdr_seed* --output $records/grammar/past_future.json
+    python benchmarks/past_future_probe.py runs/studies/past_future/*/seed-? \\
+        --output $records/past_future/grammar.json
     python benchmarks/past_future_probe.py runs/studies/ende/GDR+losses/seed-* \\
         --text DATA/alignments/europarl100 --alignment DATA/alignments/europarl100.de-en.gold --target_first \\
         --output $records/past_future/europarl100.json

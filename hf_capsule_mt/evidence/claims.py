@@ -5,15 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ..studies.curves import curve_lines
-from .differences import SETTINGS, Found, difference, first_test_set, in_study, of_values, study_record
-from .recorded import find_score, load
+from .differences import SETTINGS, Found, difference, finished_record, first_test_set, in_study, of_values
+from .recorded import load
+from .systems import GUIDED, PROBED_TEXTS
 
 SHOWN, NOT_SHOWN, OPPOSITE = "shown again", "not shown", "the opposite is shown"
 NOT_TESTABLE, IN_PROGRESS = "not testable here", "in progress"
 MULTI30K = ("multi30k", "multi30k_rows")
+DIAGONAL = "the diagonal"
+# of a probe, to decide a claim
+ENOUGH_SEEDS = 3
 
 
 class Finding(NamedTuple):
@@ -93,7 +97,7 @@ def best(study: str, argument: str, expected: Callable[[list[float]], float]) ->
     Args:
         expected: the value of the claim, from the values of a line.
     """
-    record = study_record(study)
+    record = finished_record(study)
     if record is None:
         return Finding(IN_PROGRESS)
     scores = first_test_set(record)["scores"][record["score"]]
@@ -132,7 +136,7 @@ def every_length(system: str, baseline: str, *studies: str) -> Finding:
 
 def _by_length(study: str, system: str, baseline: str) -> list[list[float]]:
     """Differences in BLEU of the seeds that both have, by bucket from short to long sources."""
-    record = study_record(study)
+    record = finished_record(study)
     lengths = first_test_set(record).get("length", {}) if record is not None else {}
     if not {system, baseline} <= lengths.keys():
         return []
@@ -153,7 +157,7 @@ def adequacy(system: str, baseline: str, key: str, *studies: str, sign: int = 1)
     """Is a share of words larger (or, with sign -1, smaller) than a baseline's?"""
     found, texts = [], []
     for study in studies:
-        record = study_record(study)
+        record = finished_record(study)
         shares = first_test_set(record).get("adequacy", {}) if record is not None else {}
         if {system, baseline} <= shares.keys():
             ours, theirs = ({s: run[key] for s, run in shares[name]["by_seed"].items()} for name in (system, baseline))
@@ -178,30 +182,37 @@ def separation() -> Finding:
                 difference = f"difference to the diagonal's [{low:+.3f}, {high:+.3f}]"
                 texts.append(f"{entry['results']['auc']:.3f}, {difference} ({name})")
     verdict = IN_PROGRESS if not seen else SHOWN if all(seen) else NOT_SHOWN
-    areas = _areas()
-    if "routing" in areas:
-        texts.append(f"{areas['routing']:.3f}, the diagonal's {areas['diagonal']:.3f} (embedded corpus, one seed)")
+    areas = _areas("grammar")
+    if GUIDED["routing"] in areas:
+        mean, diagonal = (fmean(areas[name].values()) for name in (GUIDED["routing"], DIAGONAL))
+        texts.append(f"{mean:.3f}, the diagonal's {diagonal:.3f} (embedded corpus)")
     return Finding(verdict, f"area under the ROC curve {'; '.join(texts)}" if texts else "")
 
 
 def better_than_others() -> Finding:
-    """Does routing know better than the classifier and the attentions what is translated?"""
-    areas = _areas()
-    if not {"routing", "CLF", "ATTN"} <= areas.keys():
-        return Finding(IN_PROGRESS)
-    first = areas["routing"] > max(areas["CLF"], areas["ATTN"])
-    values = ", ".join(f"{name} {areas[name]:.3f}" for name in ("routing", "CLF", "ATTN"))
-    text = f"area under the ROC curve: {values} (embedded corpus, gold alignments, one seed)"
-    return Finding(SHOWN if first else NOT_SHOWN, text)
+    """Does routing know better than the classifier and the attentions what is translated, in every seed?"""
+    names = [GUIDED[mechanism] for mechanism in ("routing", "classifier", "attention")]
+    seen, texts = [], []
+    for text, words in (PROBED_TEXTS | {"grammar": "embedded corpus, gold alignments"}).items():
+        areas = _areas(text)
+        seeds = sorted(set.intersection(*(set(areas.get(name, {})) for name in names)))
+        if seeds:
+            if text in PROBED_TEXTS and len(seeds) >= ENOUGH_SEEDS:
+                seen += [areas[names[0]][seed] > max(areas[name][seed] for name in names[1:]) for seed in seeds]
+            means = ", ".join(f"{name} {fmean(areas[name][seed] for seed in seeds):.3f}" for name in names)
+            texts.append(f"{means} ({words}, seeds: {len(seeds)})")
+    verdict = IN_PROGRESS if not seen else SHOWN if all(seen) else NOT_SHOWN
+    return Finding(verdict, f"area under the ROC curve: {'; '.join(texts)}" if texts else "")
 
 
-def _areas() -> dict[str, float]:
-    names = {"gdr_full": "routing", "clf": "CLF", "attn": "ATTN"}
-    areas: dict[str, float] = {}
-    for entry in load("grammar/past_future.json") or []:
-        name = names.get(entry["run"].rpartition("/")[2])
-        if name is not None:
-            areas |= {name: entry["results"]["auc"], "diagonal": entry["results"]["diagonal_auc"]}
+def _areas(text: str) -> dict[str, dict[int, float]]:
+    """Area under the ROC curve of every mechanism trained with both losses, and the diagonal's, by seed."""
+    areas: dict[str, dict[int, float]] = {}
+    for entry in load(f"past_future/{text}.json") or []:
+        if entry["bow_loss_weight"] > 0 and entry["bca_loss_weight"] > 0:
+            found = entry["results"]
+            areas.setdefault(GUIDED[entry["guided_routing"]], {})[entry["seed"]] = found["auc"]
+            areas.setdefault(DIAGONAL, {})[entry["seed"]] = found["diagonal_auc"]
     return areas
 
 
@@ -227,7 +238,7 @@ def agreements(key: str, sign: int) -> Finding:
     """Does entropy or diversity of the routing fall or rise over the iterations, in both stacks?"""
     for system in (load("multi30k/analysis.json") or {"systems": []})["systems"]:
         stacks = {part: system["routing"][part] for part in ("encoder", "decoder") if part in system["routing"]}
-        if system["name"].startswith("em_routing") and stacks:
+        if system["name"] == "em_routing" and stacks:
             values = {part: [row[key] for row in found["iterations"]] for part, found in stacks.items()}
             seen = all(sign * (row[-1] - row[0]) > 0.01 for row in values.values())
             text = "; ".join(f"{part} {' '.join(f'{x:.2f}' for x in row)}" for part, row in values.items())
@@ -273,24 +284,15 @@ def latency() -> Finding:
 
 def sharp() -> Finding:
     """Does every word end up in one capsule?"""
-    record = load("multi30k/capsule_usage.json")
-    rows = (record["results"] if record else {}).get("capsnmt")
-    if not rows:
+    record = load("multi30k/analysis.json") or {"systems": []}
+    found = next((system for system in record["systems"] if system["name"] == "CapsNMT"), None)
+    if found is None:
         return Finding(IN_PROGRESS)
+    rows = found["routing"]["memory"]["iterations"]
     entropies = " ".join(f"{row['assignment_entropy']:.2f}" for row in rows)
     used = " ".join(f"{row['capsules_in_use']:.1f}" for row in rows)
     text = f"entropy of a word's assignment {entropies}; but capsules in use {used} of 6 (Multi30k, printed form)"
     return Finding(SHOWN if rows[-1]["assignment_entropy"] < 0.1 else NOT_SHOWN, text)
-
-
-def distilled() -> Finding:
-    """Does CapsNMT gain from a teacher's translations? Before the study has it, two single runs."""
-    found = gain("CapsNMT+KD", "CapsNMT", MULTI30K)
-    scores: list[Any] = [find_score(load(f"multi30k/{run}.json"), "test", 5) for run in ("capsnmt_kd", "capsnmt")]
-    if found.verdict != IN_PROGRESS or None in scores:
-        return found
-    ours, theirs = (row["bleu"] for row in scores)
-    return Finding(IN_PROGRESS, f"{ours - theirs:+.1f} (Multi30k, one run of one seed each)")
 
 
 def capsules_above_simple() -> Finding:
@@ -407,7 +409,7 @@ WANG: list[tuple[str, Look]] = [
         partial(gain, "CapsNMT position-aware", "CapsNMT non-shared", MULTI30K),
     ),
     ("separable composition and scoring, +0.4", partial(gain, "CapsNMT", "CapsNMT position-aware", MULTI30K)),
-    ("a teacher's translations help CapsNMT, +1.2", distilled),
+    ("a teacher's translations help CapsNMT, +1.2", partial(gain, "CapsNMT+KD", "CapsNMT", MULTI30K)),
     (
         "a teacher's translations help simple aggregation, +2.1 (Table 1)",
         partial(gain, "simple+KD", "simple", MULTI30K),

@@ -65,6 +65,15 @@ def study_record(study: str) -> Record | None:
     return record
 
 
+def finished_record(study: str) -> Record | None:
+    """The record of a study that has all its runs, or None: what is seen half-way decides nothing."""
+    record = study_record(study)
+    if record is None:
+        return None
+    seeds = {str(seed) for seed in record["seeds"]}
+    return record if all(seeds <= part["runs"].keys() for part in record["systems"].values()) else None
+
+
 def first_test_set(record: Mapping[str, Any]) -> Record:
     """The part of a record on the test set that its study names first."""
     found: Record = next(iter(record["test_sets"].values()))
@@ -82,8 +91,8 @@ def compared(record: Mapping[str, Any], system: str, baseline: str) -> Record | 
 
 
 def in_study(study: str, system: str, baseline: str) -> Found | None:
-    """A difference as the record of a study compares it over seeds and sentences, or None."""
-    record = study_record(study)
+    """A difference as the record of a study compares it over seeds and sentences, or None before it has all runs."""
+    record = finished_record(study)
     found = None if record is None else compared(record, system, baseline)
     if found is None:
         return None
@@ -101,7 +110,7 @@ def over_seeds(system: tuple[str, str], baseline: tuple[str, str]) -> Found | No
     """
     parts, runs = [], []
     for study, name in (system, baseline):
-        record = study_record(study)
+        record = finished_record(study)
         if record is None:
             return None
         parts.append(first_test_set(record))

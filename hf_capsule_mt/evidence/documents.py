@@ -19,13 +19,12 @@ from .speed_tables import (
     loader_table,
     operators_table,
     revisions_table,
-    runs_table,
     serving_table,
     speed_summary,
     speed_table,
 )
 from .study_tables import draw_figures, study_tables
-from .systems import CONTINUED, CONTINUED_GUIDED, CTRANSLATE2, EM_RUNS, SERVING
+from .systems import CONTINUED, CONTINUED_GUIDED, CTRANSLATE2, SERVING
 from .translation_tables import (
     analysis_table,
     capsule_usage_table,
@@ -33,7 +32,6 @@ from .translation_tables import (
     linear_time_table,
     past_future_table,
     past_future_text_table,
-    single_runs_table,
 )
 
 Tables = dict[str, dict[str, str]]
@@ -49,13 +47,12 @@ def all_tables() -> Tables:
             )
         },
         "docs/systems.md": {"systems": systems_table()},
-        "docs/results.md": {"claims": claims_table(), "single_runs": single_runs_table()},
+        "docs/results.md": {"claims": claims_table()},
         "docs/speed.md": {
             "speed": speed_table(load("speed/speed_base.json"), load("speed/memory_base.json")),
             "allocator": allocator_table(load("speed/speed_base.json"), load("speed/speed_base_kept_pages.json")),
             "operators": operators_table(load("speed/speed_yardstick.json")),
             "revisions": revisions_table(load("speed/revisions_yardstick.json")),
-            "runs": runs_table({row: load(f"multi30k/{name}.json") for name, row in EM_RUNS.items()}),
             "loader": loader_table(load("speed/loader_multi30k.json")),
             "ctranslate2": comparison_table([load(f"speed/{name}.json") for name in CTRANSLATE2]),
             "serving": serving_table([load(f"speed/{name}.json") for name in SERVING]),

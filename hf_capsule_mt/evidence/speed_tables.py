@@ -168,20 +168,6 @@ def revisions_table(record: Record | None) -> str:
     )
 
 
-def runs_table(runs: dict[tuple[str, str], Record | None]) -> str:
-    """Recorded runs of the same recipe and seed, by name and the version that made them."""
-    columns = ["system", "version", "minutes", "target tokens/s", "val", "test2016 greedy", "test2016 beam 5"]
-    lines = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
-    for (system, version), results in runs.items():
-        if results is None:
-            continue
-        scores = {(row["split"], row["beams"]): f"{row['bleu']:.1f}" for row in results["scores"]}
-        bleu = " | ".join(scores[key] for key in (("validation", 1), ("test", 1), ("test", 5)))
-        minutes = results["train_seconds"] / 60
-        lines.append(f"| {system} | {version} | {minutes:.0f} | {results['tokens_per_second']:,.0f} | {bleu} |")
-    return "\n".join(lines)
-
-
 def spread(cell: Record) -> str:
     """A ratio of times and its quartiles."""
     low, high = cell["time_ratio_quartiles"]

@@ -122,6 +122,8 @@ RECURRENT_SYSTEMS = {
     "hybrid": System('source_memory="hybrid"', "hybrid", "-", "-", "hybrid"),
 }
 SYSTEMS = (LAYER_SYSTEMS, GUIDED_SYSTEMS, RECURRENT_SYSTEMS, GUIDED_RNMT)
+# names by those in studies
+STUDIED = {system.studied: system.name for systems in SYSTEMS for system in systems.values()}
 # by name in linear_time.py
 LINEAR_TIME_SYSTEMS = {
     "transformer": "Transformer",
@@ -160,12 +162,9 @@ MEASURED = {
 SUMMARISED = ("none", "linear", "em_routing", "guided_routing", "guided_routing_bow_bca", "em_routing_guided")
 JOBS = ("training step", "greedy, 1 sentence", "beam 5, 16 sentences")
 # what the probes of past and future call them
-PROBED = {recipe: system.name for recipe, system in GUIDED_SYSTEMS.items()} | {"gdr_light": "GDR + BOW x 0.1 + BCA"}
 GUIDED = {"routing": "GDR", "classifier": "CLF", "attention": "ATTN", "recurrent": "PFRNN"}
 # texts that runs were probed on, by record
 PROBED_TEXTS = {"europarl100": "Europarl, aligned by hand", "test2016": "test2016, fast_align"}
-# EM routing was trained twice with the same recipe and seed, by two versions of the code
-EM_RUNS = {"em_routing_0.1.0": ("EM routing, first run", "0.1.0"), "em_routing": ("EM routing", "0.6.0")}
 # recorded by ctranslate2_ratio.py
 CTRANSLATE2 = ("ctranslate2_multi30k", "ctranslate2_base")
 # recorded by serving.py

@@ -2,37 +2,18 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from statistics import fmean, stdev
 from typing import Any
 
 from .recorded import find_score, load, shown_path
 from .systems import (
-    EM_RUNS,
     GUIDED,
     LINEAR_TIME_SYSTEMS,
-    PROBED,
     PROBED_TEXTS,
-    RECURRENT_SYSTEMS,
-    SYSTEMS,
+    STUDIED,
 )
 
 Record = dict[str, Any]
-
-
-def single_runs_table() -> str:
-    """Scores of every recorded Multi30k run of one seed, with the conditions under them."""
-    lines = [
-        "| system | recipe | val | test2016 greedy | test2016 beam 5 | parameters |",
-        "|---|---|---|---|---|---|",
-    ]
-    recipes = {recipe: system.name for systems in SYSTEMS for recipe, system in systems.items()}
-    for recipe, name in recipes.items():
-        results = load(f"multi30k/{recipe}.json")
-        if results:
-            size = f"{results['parameters'] / 1e6:.2f}M"
-            cells = [name, f"`multi30k/{recipe}`", *bleu_cells(results), size]
-            lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join([*lines, "", *run_notes(list(recipes))])
 
 
 def bleu_cells(results: Record | None) -> list[str]:
@@ -57,38 +38,47 @@ def continued_table(recipes: dict[str, str]) -> str:
 
 
 def past_future_table() -> str:
-    """How well assignments and capsules know what is translated, by system."""
+    """How well assignments and capsules know what is translated, by system: means and deviations over the seeds."""
     lines = [
-        "| system | accuracy | area under ROC | rOL PAST | rOL FUTURE | BLEU, test |",
-        "|---|---|---|---|---|---|",
+        "| system | seeds | accuracy | area under ROC | rOL PAST | rOL FUTURE | BLEU, test |",
+        "|---|---|---|---|---|---|---|",
     ]
-    entries = load("grammar/past_future.json") or []
-    for entry in entries:
-        found, fitted = entry["results"], " (fitted)" if entry["rol_predictor"] == "fitted" else ""
-        name = PROBED.get(Path(entry["run"]).name, entry["run"])
-        cells = [
-            name,
-            f"{found['accuracy']:.3f}",
-            f"{found['auc']:.3f}",
-            f"{found['past_overlap']:.2f}{fitted}",
-            f"{found['future_overlap']:.2f}{fitted}",
-            f"{entry['test_bleu']:.1f}",
-        ]
+    entries = load("past_future/grammar.json") or []
+    for name, of_system in by_system(entries).items():
+        fitted = " (fitted)" if of_system[0]["rol_predictor"] == "fitted" else ""
+        found = [entry["results"] for entry in of_system]
+        cells = [name, str(len(found))]
+        cells += [mean_text([one[key] for one in found], 3) for key in ("accuracy", "auc")]
+        cells += [mean_text([one[f"{group}_overlap"] for one in found], 2) + fitted for group in ("past", "future")]
+        cells.append(mean_text([entry["test_bleu"] for entry in of_system], 1))
         lines.append("| " + " | ".join(cells) + " |")
     if entries:
         found = entries[0]["results"]
         past, future = (f"{found[f'frequent_{group}_overlap']:.2f}" for group in ("past", "future"))
-        lines.append(f"| *diagonal* | {found['diagonal_accuracy']:.3f} | {found['diagonal_auc']:.3f} | - | - | - |")
-        lines.append(
-            f"| *always the most frequent answer* | {found['majority_accuracy']:.3f} | 0.500 | {past} | {future} | - |"
-        )
+        diagonal, majority = (f"{found[f'{control}_accuracy']:.3f}" for control in ("diagonal", "majority"))
         lines += [
+            f"| *diagonal* | - | {diagonal} | {found['diagonal_auc']:.3f} | - | - | - |",
+            f"| *always the most frequent answer* | - | {majority} | 0.500 | {past} | {future} | - |",
             "",
-            f"{found['decisions']:,} decisions in {found['sentences']} test sentences; seed {entries[0]['seed']}, "
-            f"{entries[0]['steps']:,} updates each, recipes `past_future/`, losses weighed per token; the paper "
-            "reports rOL 0.72 and 0.70 for its full model on NIST Zh-En.",
+            f"{found['decisions']:,} decisions in {found['sentences']} test sentences; {entries[0]['steps']:,} "
+            f"updates, study `past_future` (`{shown_path('past_future/grammar.json')}`); the paper reports rOL 0.72 "
+            "and 0.70 for its full model on NIST Zh-En.",
         ]
     return "\n".join(lines)
+
+
+def by_system(entries: list[Record]) -> dict[str, list[Record]]:
+    """Entries of probes by the systems of their runs, as the paper names their parts."""
+    found: dict[str, list[Record]] = {}
+    for entry in sorted(entries, key=lambda e: ([*GUIDED].index(e["guided_routing"]), losses_of(e), e["seed"])):
+        found.setdefault(GUIDED[entry["guided_routing"]] + losses_of(entry), []).append(entry)
+    return found
+
+
+def mean_text(values: list[float], digits: int) -> str:
+    """Mean and, of several, standard deviation."""
+    deviation = f" ± {stdev(values):.{digits}f}" if len(values) > 1 else ""
+    return f"{fmean(values):.{digits}f}{deviation}"
 
 
 def past_future_text_table() -> str:
@@ -163,22 +153,24 @@ def linear_time_table() -> str:
 
 
 def capsule_usage_table() -> str:
-    """How many capsules of the trained memories are in use, by iteration."""
-    record = load("multi30k/capsule_usage.json")
+    """How many capsules of the trained memories are in use, by iteration, as the report of these models has it."""
+    record = load("multi30k/analysis.json")
     if record is None:
         return "not run"
     lines = [
         "| model | iteration | capsules in use | share of the words, by capsule | entropy of a word's assignment |",
         "|---|---|---|---|---|",
     ]
-    for name, iterations in record["results"].items():
-        for number, row in enumerate(iterations, 1):
+    for system in record["systems"]:
+        for number, row in enumerate(system["routing"].get("memory", {}).get("iterations", []), 1):
             shares = " ".join(f"{share:.2f}" for share in row["shares"])
             lines.append(
-                f"| {RECURRENT_SYSTEMS[name].name} | {number} | {row['capsules_in_use']:.2f} | {shares} "
+                f"| {STUDIED[system['name']]} | {number} | {row['capsules_in_use']:.2f} | {shares} "
                 f"| {row['assignment_entropy']:.3f} |"
             )
-    return "\n".join([*lines, "", f"{record['sentences']:,} sentences of test2016, `benchmarks/capsule_usage.py`."])
+    sentences = record["test_set"]["sentences"]
+    conditions = f"{sentences:,} sentences of test2016, one run each (`{shown_path('multi30k/analysis.json')}`)."
+    return "\n".join([*lines, "", conditions])
 
 
 def analysis_table() -> str:
@@ -186,35 +178,29 @@ def analysis_table() -> str:
     record = load("multi30k/analysis.json")
     if record is None:
         return "not run"
-    names = {recipe: system.name for table in SYSTEMS for recipe, system in table.items()}
-    names |= {recipe: name for recipe, (name, _) in EM_RUNS.items()}
     tests = record["comparison"]["systems"]
     lines = [
-        "| system | BLEU, test2016 beam 5 | randomisation p | sign test p | CDR "
-        "| under-translated | over-translated |",
+        "| system | BLEU, test2016 beam 5 | p (Holm) | sign test p | CDR | under-translated | over-translated |",
         "|---|---|---|---|---|---|---|",
     ]
     for system in record["systems"]:
         test, adequacy = tests.get(system["name"]), system["adequacy"]
-        cells = [names[system["name"]], f"{system['scores']['bleu']:.1f}"]
-        cells += [p_value(test["bleu"]["randomization_p"]), p_value(test["sign_test"]["p"])] if test else ["-", "-"]
+        cells = [STUDIED[system["name"]], f"{system['scores']['bleu']:.1f}"]
+        cells += [p_value(test["bleu"]["p_holm"]), p_value(test["sign_test"]["p"])] if test else ["-", "-"]
         cells.append(f"{adequacy['cdr']:.3f}")
         cells += [f"{100 * adequacy[f'{kind}_translated_share']:.1f} %" for kind in ("under", "over")]
         lines.append("| " + " | ".join(cells) + " |")
     lines += ["", "| system | routing of | by iteration | |", "|---|---|---|---|"]
     for system in record["systems"]:
         for part, found in system["routing"].items():
-            lines.append("| " + " | ".join([names[system["name"]], *routing_cells(part, found)]) + " |")
+            lines.append("| " + " | ".join([STUDIED[system["name"]], *routing_cells(part, found)]) + " |")
     decoding, tested = record["decoding"], record["test_set"]
     signature = record["systems"][0]["scores"]["signatures"]["bleu"]
     conditions = (
-        f"{tested['source']}, {tested['sentences']:,} sentences, beam {decoding['num_beams']}, tests against "
-        f"{names[record['comparison']['baseline']]}; `{signature}`; `{shown_path('multi30k/analysis.json')}`."
+        f"{tested['source']}, {tested['sentences']:,} sentences, one run each, beam {decoding['num_beams']}, tests "
+        f"against {STUDIED[record['comparison']['baseline']]}; `{signature}`; "
+        f"`{shown_path('multi30k/analysis.json')}`."
     )
-    for system in record["systems"]:
-        if system["name"] in EM_RUNS:
-            name, version = EM_RUNS[system["name"]]
-            conditions += f" {name}: trained with version {version}, [one of two](speed.md)."
     return "\n".join([*lines, "", conditions])
 
 

@@ -37,7 +37,10 @@ def study(means=None, comparisons=None, baselines=None, arguments=None, spread=0
     return {
         "score": "bleu",
         "compare_with": "none",
-        "systems": {name: {"arguments": (arguments or {}).get(name, {})} for name in means or {}},
+        "seeds": [int(seed) for seed in SEEDS],
+        "systems": {
+            name: {"arguments": (arguments or {}).get(name, {}), "runs": dict.fromkeys(SEEDS)} for name in means or {}
+        },
         "test_sets": {
             "test": {
                 "references": "same",
@@ -139,6 +142,14 @@ def buckets(*values):
     ]
 
 
+def test_an_unfinished_study_decides_nothing(records):
+    found = study({"none": 30, "GDR": 31}, comparisons={"GDR": (0.75, 0.01)}, length={})
+    records["studies/multi30k.json"] = found
+    assert row("Zheng et al.: GDR, +0.75") == ["shown again", "+0.75 [+0.25, +1.25] (Multi30k, 2 layers, 3 seeds)"]
+    del found["systems"]["none"]["runs"]["3"]
+    assert row("Zheng et al.: GDR, +0.75") == ["in progress", "-"]
+
+
 def test_long_sentences(records):
     lengths = {"none": buckets(30, 29, 28), "GDR+losses": buckets(30.5, 29.75, 30), "em_routing": buckets(31, 30, 28)}
     records["studies/multi30k.json"] = study({}, length=lengths)
@@ -167,9 +178,10 @@ def test_separation_has_to_be_above_the_diagonal(records, low, verdict):
     intervals = {"auc_above_diagonal": [low, 0.05]}
     for group in ("past", "future"):
         intervals |= {f"{group}_overlap": [0.7, 0.8], f"frequent_{group}_overlap": [0.3, 0.4]}
-    found = {"auc": 0.97, "intervals": intervals}
+    found = {"auc": 0.97, "diagonal_auc": 0.93, "intervals": intervals}
     found |= {f"{kind}{group}_overlap": 0.75 for kind in ("", "frequent_") for group in ("past", "future")}
-    entry = {"guided_routing": "routing", "bow_loss_weight": 1.0, "rol_predictor": "trained", "results": found}
+    losses = {"bow_loss_weight": 1.0, "bca_loss_weight": 1.0}
+    entry = {"guided_routing": "routing", "seed": 1, **losses, "rol_predictor": "trained", "results": found}
     records["past_future/europarl100.json"] = [entry]
     assert row("Zheng et al.: the groups separate")[0] == verdict
     assert row("Zheng et al.: the capsules predict")[0] == "shown again"
@@ -179,6 +191,29 @@ def test_separation_has_to_be_above_the_diagonal(records, low, verdict):
     assert row("Zheng et al.: the groups separate")[0] == verdict
     del records["past_future/europarl100.json"]
     assert row("Zheng et al.: the groups separate")[0] == "in progress"
+
+
+@pytest.mark.parametrize(("second", "verdict"), [(0.96, "shown again"), (0.98, "not shown")])
+def test_routing_has_to_be_ahead_in_every_seed(records, second, verdict):
+    def entry(mechanism, seed, auc, bca=1.0):
+        losses = {"bow_loss_weight": 1.0, "bca_loss_weight": bca}
+        found = {"auc": auc, "diagonal_auc": 0.5, "intervals": {"auc_above_diagonal": [0.1, 0.2]}}
+        return {"guided_routing": mechanism, "seed": seed, **losses, "rol_predictor": "fitted", "results": found}
+
+    areas = {"routing": (0.99, 0.97, 0.98), "classifier": (0.95, 0.94, 0.96), "attention": (0.98, second, 0.9)}
+    entries = [entry(mechanism, seed, value) for mechanism, found in areas.items() for seed, value in enumerate(found)]
+    # neither another system nor a seed that not all have counts
+    entries += [entry("routing", 0, 0.1, bca=0.0), entry("routing", 3, 0.1)]
+    # what is seen on the embedded corpus is told
+    records["past_future/grammar.json"] = entries
+    assert row("Zheng et al.: routing does so better")[0] == "in progress"
+    records["past_future/europarl100.json"] = entries[:-3]
+    assert row("Zheng et al.: routing does so better")[0] == "in progress"
+    records["past_future/europarl100.json"] = entries
+    found, numbers = row("Zheng et al.: routing does so better")
+    assert found == verdict
+    assert "GDR 0.980, CLF 0.950, ATTN" in numbers and "(embedded corpus, gold alignments, seeds: 3)" in numbers
+    assert "(Europarl, aligned by hand, seeds: 3)" in numbers
 
 
 def test_every_study_and_system_of_a_claim_exists(monkeypatch):

@@ -1,4 +1,4 @@
-"""The table of the probes on real text."""
+"""The tables of the probes."""
 
 from hf_capsule_mt.evidence import translation_tables
 
@@ -26,3 +26,18 @@ def test_a_row_for_each_run_and_the_controls(monkeypatch):
     assert lines[4].startswith("| *diagonal* | - | Europarl, aligned by hand | 0.850 [0.840, 0.860] | 0.900 [")
     assert lines[5].startswith("| *always the most frequent answer* |") and len(lines) == 8
     assert "1,234 decisions in 100 sentences" in lines[7] and "test2016, fast_align: in progress." in lines[7]
+
+
+def test_means_over_the_seeds_of_a_system(monkeypatch):
+    plain = entry(1, 0.55, bow_loss_weight=0.0, bca_loss_weight=0.0, rol_predictor="fitted")
+    entries = [entry(1, 0.95), entry(2, 0.97), plain]
+    for bleu, one in zip((90.0, 92.0, 95.0), entries, strict=True):
+        one |= {"test_bleu": bleu, "steps": 1200}
+    monkeypatch.setattr(translation_tables, "load", {"past_future/grammar.json": entries}.get)
+    lines = translation_tables.past_future_table().splitlines()
+    assert lines[2] == "| GDR | 1 | 0.900 | 0.550 | 0.25 (fitted) | 0.25 (fitted) | 95.0 |"
+    assert lines[3] == (
+        "| GDR + BOW + BCA | 2 | 0.900 ± 0.000 | 0.960 ± 0.014 | 0.25 ± 0.00 | 0.25 ± 0.00 | 91.0 ± 1.4 |"
+    )
+    assert lines[4] == "| *diagonal* | - | 0.850 | 0.900 | - | - | - |"
+    assert "1,200 updates" in lines[7]

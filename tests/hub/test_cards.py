@@ -26,16 +26,16 @@ from hf_capsule_mt.hub.license_file import LICENSES, license_text
 from hf_capsule_mt.project import URL, requirement
 
 ROOT = Path(__file__).parent.parent.parent
+RUNS = "runs/multi30k/{}/seed-1/results"
 RESULTS = {
-    "multi30k_transformer": ("capsule-marian", "multi30k/baseline"),
-    "multi30k_em_routing": ("capsule-marian", "multi30k/em_routing"),
-    "multi30k_gdr": ("capsule-marian", "multi30k/gdr"),
-    "multi30k_gdr_full": ("capsule-marian", "multi30k/gdr_full_token"),
-    "multi30k_simple": ("capsule-rnn", "multi30k/simple"),
-    "multi30k_capsnmt": ("capsule-rnn", "multi30k/capsnmt"),
-    "multi30k_capsnmt_balanced": ("capsule-rnn", "multi30k/capsnmt_balanced"),
-    "multi30k_capsnmt_kd": ("capsule-rnn", "multi30k/capsnmt_kd"),
-    "multi30k_rnmt": ("capsule-rnn", "multi30k/rnmt"),
+    "multi30k_transformer": ("capsule-marian", RUNS.format("none")),
+    "multi30k_em_routing": ("capsule-marian", RUNS.format("em_routing")),
+    "multi30k_gdr": ("capsule-marian", RUNS.format("GDR")),
+    "multi30k_gdr_full": ("capsule-marian", RUNS.format("GDR+losses")),
+    "multi30k_simple": ("capsule-rnn", RUNS.format("simple")),
+    "multi30k_capsnmt": ("capsule-rnn", RUNS.format("CapsNMT")),
+    "multi30k_capsnmt_calibrated": ("capsule-rnn", RUNS.format("CapsNMT_calibrated")),
+    "multi30k_rnmt": ("capsule-rnn", RUNS.format("RNMT")),
     "grammar_em_routing": ("capsule-marian", "grammar/em_routing"),
 }
 VALUES = dict(
@@ -273,7 +273,7 @@ class TestRender:
             assert kept in text
 
     def test_other_decoding_and_weights(self, render, results):
-        results["scores"][2]["length_penalty"] = 0.6
+        results["scores"][1]["length_penalty"] = 0.6
         results["final_weights"] = "last update"
         results |= dict(device="cuda:0", processes=2, threads=1)
         text = render(results).text
@@ -303,7 +303,7 @@ class TestRender:
                 lambda r: r["scores"][1].pop("signatures"),
                 "scores.signatures.*results.json that hf-capsule-mt train wrote",
             ),
-            (lambda r: r["scores"][2]["signatures"].update(bleu=""), "lack scores.signatures.bleu:"),
+            (lambda r: r["scores"][1]["signatures"].update(bleu=""), "lack scores.signatures.bleu:"),
             (lambda r: r["scores"][0].pop("chrf"), "lack scores.chrf:"),
             (lambda r: r.pop("seed"), "lack seed:"),
             (lambda r: r["arguments"].update(target_lang="xx"), "target_lang.*'xx'.*ISO 639"),
