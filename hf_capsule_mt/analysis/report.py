@@ -18,7 +18,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedModel, 
 
 from .._version import __version__
 from ..evaluation.adequacy import SEPARATOR, evaluate_adequacy
-from ..evaluation.buckets import by_source_length
+from ..evaluation.buckets import ENOUGH_SENTENCES, by_source_length
 from ..evaluation.checkpoints import checkpoint_fingerprint, digest, explain_failed_load
 from ..evaluation.comet import MODEL as COMET_MODEL
 from ..evaluation.comet import comet_score
@@ -194,6 +194,7 @@ def report_system(
             sources,
             translations,
             references,
+            min_sentences=ENOUGH_SENTENCES,
             source_lang=test_set.source_lang,
             target_lang=test_set.target_lang,
         ),

@@ -10,6 +10,8 @@ from sacrebleu.metrics import BLEU
 from .scores import UNSPACED_LANGUAGES, as_prepared, base_language, metrics_of, refuse_single_strings
 
 DEFAULT_EDGES = (10, 20, 30, 40, 50)
+# of which BLEU says something
+ENOUGH_SENTENCES = 30
 
 
 def by_source_length(
@@ -18,6 +20,7 @@ def by_source_length(
     references: Sequence[str],
     *,
     edges: Sequence[int] | None = None,
+    min_sentences: int = 1,
     source_lang: str = "",
     target_lang: str = "",
     convention: str = "cased",
@@ -31,6 +34,7 @@ def by_source_length(
         sources, hypotheses, references: one sentence each, in the same order.
         edges: rising upper edges of the buckets, by default 10, 20, ..., 50. A bucket (low, high] holds the lengths
             from low + 1 to high; blank sources are in the first, and all above the last edge in one more bucket.
+        min_sentences: of a bucket; one with fewer is joined to the next shorter one, the shortest to the next longer.
         source_lang, target_lang: ISO codes ("zh", "pt-BR"); needed for Chinese and Japanese.
         convention: as in `scores.score`.
 
@@ -48,28 +52,44 @@ def by_source_length(
     if convention == "lc_norm_tok":
         hypotheses, references = as_prepared(hypotheses, language), as_prepared(references, language)
     bleu = cast(BLEU, metrics_of(convention, language)["bleu"])
-    members: list[list[int]] = [[] for _ in range(len(edges) + 1)]
-    for index, source in enumerate(sources):
-        members[bisect_left(edges, _length(source, base_language(source_lang)))].append(index)
+    lengths = [_length(source, base_language(source_lang)) for source in sources]
     buckets = []
-    for (low, high), indices in zip(pairwise([0, *edges, None]), members, strict=True):
-        if indices:
-            translated, expected = [hypotheses[i] for i in indices], [references[i] for i in indices]
-            hypothesis_length, reference_length = (
-                sum(_length(text, language) for text in texts) for texts in (translated, expected)
-            )
-            buckets.append(
-                {
-                    "low": low,
-                    "high": high,
-                    "sentences": len(indices),
-                    "bleu": bleu.corpus_score(translated, [expected]).score,
-                    "hypothesis_length": hypothesis_length / len(indices),
-                    "reference_length": reference_length / len(indices),
-                    "ratio": hypothesis_length / reference_length if reference_length else None,
-                }
-            )
+    for low, high, indices in _members(lengths, edges, min_sentences):
+        translated, expected = [hypotheses[i] for i in indices], [references[i] for i in indices]
+        hypothesis_length, reference_length = (
+            sum(_length(text, language) for text in texts) for texts in (translated, expected)
+        )
+        buckets.append(
+            {
+                "low": low,
+                "high": high,
+                "sentences": len(indices),
+                "bleu": bleu.corpus_score(translated, [expected]).score,
+                "hypothesis_length": hypothesis_length / len(indices),
+                "reference_length": reference_length / len(indices),
+                "ratio": hypothesis_length / reference_length if reference_length else None,
+            }
+        )
     return buckets
+
+
+def _members(
+    lengths: Sequence[int], edges: Sequence[int], min_sentences: int
+) -> list[tuple[int, int | None, list[int]]]:
+    """Edges and sentences of the buckets that are not empty, from short to long."""
+    members: list[list[int]] = [[] for _ in range(len(edges) + 1)]
+    for index, length in enumerate(lengths):
+        members[bisect_left(edges, length)].append(index)
+    found: list[tuple[int, int | None, list[int]]] = []
+    for low, high, indices in zip([0, *edges], [*edges, None], members, strict=True):
+        if not indices:
+            continue
+        joined = low, high, indices
+        if found and min(len(indices), len(found[-1][2])) < min_sentences:
+            start, _, shorter = found.pop()
+            joined = start, high, [*shorter, *indices]
+        found.append(joined)
+    return found
 
 
 def _length(text: str, language: str) -> int:

@@ -8,7 +8,7 @@ from statistics import fmean
 from typing import Any
 
 from ..evaluation.adequacy import evaluate_adequacy
-from ..evaluation.buckets import by_source_length
+from ..evaluation.buckets import ENOUGH_SENTENCES, by_source_length
 from .study_file import ADEQUACY, LENGTH
 
 SHARES = ("under_translated_share", "over_translated_share", "cdr")
@@ -42,7 +42,13 @@ def measure(
     if LENGTH in wanted:
         buckets = {
             run: by_source_length(
-                sources, texts, references, source_lang=source_lang, target_lang=target_lang, convention=convention
+                sources,
+                texts,
+                references,
+                min_sentences=ENOUGH_SENTENCES,
+                source_lang=source_lang,
+                target_lang=target_lang,
+                convention=convention,
             )
             for run, texts in translations.items()
         }

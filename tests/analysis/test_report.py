@@ -487,7 +487,7 @@ def test_control_c(checkpoints, files, tmp_path, capsys, monkeypatch):
 
 
 def test_a_full_disk(checkpoints, files, tmp_path, capsys, monkeypatch):
-    """The figures are larger than a checkpoint's part, which is kept."""
+    """The page is larger than a checkpoint's part, which is kept."""
     arguments = [[checkpoints["plain"]], files, tmp_path / "out", "--no_speed", "--examples", 1]
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, before[1]))
@@ -497,7 +497,7 @@ def test_a_full_disk(checkpoints, files, tmp_path, capsys, monkeypatch):
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     last = capsys.readouterr().err.splitlines()[-1]
     assert status == 2 and "hf-capsule-mt report: error: " in last
-    assert "/figures/" in last and "make room, and give the same command again" in last
+    assert "/out/index.html" in last and "make room, and give the same command again" in last
     assert (tmp_path / "out" / "parts" / "plain.json").exists() and not [*(tmp_path / "out").rglob("*.partial")]
     monkeypatch.setattr(module, "report_system", None)
     assert command(*arguments) == 0

@@ -37,6 +37,24 @@ class TestBySourceLength:
         ]
         assert [bucket["bleu"] for bucket in buckets] == pytest.approx([100] * 5)
 
+    @pytest.mark.parametrize(
+        ("counts", "expected"),
+        [
+            ([5, 4, 1, 2], [(0, 10, 5), (10, 40, 7)]),
+            ([5, 4, 3, 2], [(0, 10, 5), (10, 20, 4), (20, 40, 5)]),
+            # also over empty ones
+            ([5, 3, 0, 0, 0, 1], [(0, 10, 5), (10, None, 4)]),
+            ([1, 2, 4], [(0, 20, 3), (20, 30, 4)]),
+            ([2, 4], [(0, 20, 6)]),
+            ([1], [(0, 10, 1)]),
+        ],
+    )
+    def test_small_buckets_are_joined(self, counts, expected):
+        sources = [" ".join("w" * (10 * number + 5)) for number, count in enumerate(counts) for _ in range(count)]
+        texts = ["x y z v"] * len(sources)
+        buckets = by_source_length(sources, texts, texts, min_sentences=3)
+        assert [(bucket["low"], bucket["high"], bucket["sentences"]) for bucket in buckets] == expected
+
     def test_characters_of_chinese_and_japanese(self):
         sources, hypotheses, references = ["一个 男人在看书。"], ["男の人が本を読む。"], ["男が本を 読む。"]
         (bucket,) = by_source_length(
