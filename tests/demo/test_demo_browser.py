@@ -150,20 +150,21 @@ def test_beams_and_examples(page):
     examples = page.browser.find_elements(By.CSS_SELECTOR, "#examples .gallery-item")
     assert [example.text for example in examples] == SOURCES[:3]
 
-    def choose(number):
-        # wherever it is: the page is being laid out
-        page.browser.execute_script("arguments[0].click()", examples[number])
+    def choose(*numbers):
+        # wherever they are: the page is being laid out; several in one go, no answer comes between them
+        chosen = [examples[number] for number in numbers]
+        page.browser.execute_script("arguments[0].forEach((example) => example.click())", chosen)
 
     choose(1)
     page.finished()
     assert page.wait("#sentence textarea").get_attribute("value") == SOURCES[1]
     assert page.translations()[0] == PAIRS[SOURCES[1]]
     # what is chosen while the page is busy has its turn
-    for number in (0, 1, 2):
-        choose(number)
+    choose(0, 1, 2)
     WebDriverWait(page.browser, 20, 0.05).until(
         lambda _: not page.growing() and page.left_translation() == PAIRS[SOURCES[2]]
     )
+    assert page.wait("#sentence textarea").get_attribute("value") == SOURCES[2]
 
 
 def test_errors_hints_and_long_texts(page, runs):
