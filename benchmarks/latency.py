@@ -1,6 +1,6 @@
 """Time to translate one sentence with trained models, as a ratio to the first of them (Wang et al. 2019, Table 3).
 
-    python benchmarks/latency.py runs/multi30k/baseline runs/multi30k/capsnmt runs/multi30k/rnmt \\
+    python benchmarks/latency.py none=runs/studies/multi30k/none/seed-1 CapsNMT=runs/studies/multi30k/CapsNMT/seed-1 \\
         --source DATA/multi30k/test2016.en --output hf_capsule_mt/evidence/records/speed/latency_multi30k.json
 
 Every sentence is translated alone by every model before the next one comes, in an order that changes, so that drifts
@@ -22,6 +22,7 @@ import torch
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 import hf_capsule_mt  # noqa: F401  (registers the models)
+from hf_capsule_mt.analysis.named_runs import named_runs
 from hf_capsule_mt.evaluation.translate import translate
 from hf_capsule_mt.files import read_lines
 from hf_capsule_mt.loading import from_checkpoint
@@ -30,10 +31,12 @@ from timing import environment
 RESAMPLES = 2000
 
 
-def measure(runs: list[Path], sentences: list[str], beams: int, seed: int) -> dict[str, dict]:
-    """Translates every sentence with every model. Returns times and ratios by the name of the run."""
-    models = {run.name: from_checkpoint(AutoModelForSeq2SeqLM, run, dtype=torch.float32).eval() for run in runs}
-    tokenizers = {run.name: from_checkpoint(AutoTokenizer, run) for run in runs}
+def measure(runs: dict[str, str], sentences: list[str], beams: int, seed: int) -> dict[str, dict]:
+    """Translates every sentence with every model. Returns times and ratios by the name of the system."""
+    models = {
+        name: from_checkpoint(AutoModelForSeq2SeqLM, run, dtype=torch.float32).eval() for name, run in runs.items()
+    }
+    tokenizers = {name: from_checkpoint(AutoTokenizer, run) for name, run in runs.items()}
     order = random.Random(seed)
     seconds: dict[str, list[float]] = {name: [] for name in models}
     words = dict.fromkeys(models, 0)
@@ -48,7 +51,7 @@ def measure(runs: list[Path], sentences: list[str], beams: int, seed: int) -> di
         if done % 20 == 0 or done == len(sentences):
             print(f"\rbeam {beams}: {done} of {len(sentences)} sentences", end="", file=sys.stderr, flush=True)
     print(file=sys.stderr)
-    reference = np.array(seconds[runs[0].name])
+    reference = np.array(seconds[next(iter(runs))])
     picks = np.random.default_rng(seed).integers(0, len(sentences), (RESAMPLES, len(sentences)))
     results = {}
     for name, times in seconds.items():
@@ -79,7 +82,7 @@ def table(results: dict[str, dict[str, dict]]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("runs", nargs="+", type=Path, help="trained checkpoints; ratios are to the first")
+    parser.add_argument("runs", nargs="+", metavar="RUN|NAME=RUN", help="trained checkpoints; ratios are to the first")
     parser.add_argument("--source", type=Path, required=True, help="text file with one sentence a line")
     parser.add_argument("--sentences", type=int, default=200, help="use the first so many")
     parser.add_argument("--beams", type=int, nargs="+", default=[1, 5])
@@ -87,16 +90,21 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--output", type=Path, help="JSON file for the results")
     arguments = parser.parse_args()
-    missing = [str(run) for run in arguments.runs if not (run / "config.json").is_file()]
+    try:
+        named = named_runs(arguments.runs, None)
+    except ValueError as error:
+        parser.error(str(error))
+    several = [name for name, listed in named.items() if len(listed) > 1]
+    if several:
+        parser.error(f"{', '.join(several)}: one run each")
+    runs = {name: run for name, (run,) in named.items()}
+    missing = [run for run in runs.values() if not Path(run, "config.json").is_file()]
     if missing:
         parser.error(f"no checkpoint in {', '.join(missing)}")
-    names = [run.name for run in arguments.runs]
-    if len(set(names)) < len(names):
-        parser.error(f"the runs need different folder names, got {', '.join(names)}")
     torch.set_num_threads(arguments.threads)
     sentences = [line for line in read_lines(arguments.source) if line.strip()]
     sentences = sentences[: arguments.sentences]
-    results = {str(b): measure(arguments.runs, sentences, b, arguments.seed) for b in arguments.beams}
+    results = {str(b): measure(runs, sentences, b, arguments.seed) for b in arguments.beams}
     print(table(results))
     if arguments.output:
         record = {

@@ -10,8 +10,6 @@ from typing import NamedTuple
 SETTINGS = {"past_future": "past and future"}
 MULTI30K = "Multi30k"
 STUDY = "study "
-# of one of these, with fewer columns
-SUMMARY = "summary "
 _BLOCK = re.compile(r"<!-- table: (.+?) -->\n(.*?)<!-- end -->", re.S)
 _COLUMN = re.compile(
     r"(?:(?P<score>BLEU|chrF|TER)(?:, |$))?(?P<test_set>val|test\w*)?(?: (?P<decoding>greedy|beam \d+))?"
@@ -49,8 +47,6 @@ def shown_scores(page: str, text: str) -> Iterator[tuple[Score, Shown]]:
         text: in Markdown, with the markers of its tables.
     """
     for marker, block in _BLOCK.findall(text):
-        if marker.startswith(SUMMARY):
-            marker = marker.replace(SUMMARY, STUDY, 1)
         setting = marker if marker.startswith(STUDY) else SETTINGS.get(marker, MULTI30K)
         for number, table in enumerate(re.findall(r"(?:^\|.*\n)+", block, re.M)):
             # the tables of a study are of one test set each

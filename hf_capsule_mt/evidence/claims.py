@@ -275,7 +275,7 @@ def linear_time() -> Finding:
 def latency() -> Finding:
     """Is a sentence translated faster than by the Transformer?"""
     record = load("speed/latency_multi30k.json")
-    rows = [record["results"][beams].get("capsnmt") for beams in ("1", "5")] if record else []
+    rows = [record["results"][beams].get("CapsNMT") for beams in ("1", "5")] if record else []
     if not all(rows) or not rows:
         return Finding(IN_PROGRESS)
     text = f"greedy {rows[0]['ratio']:.2f}x, beam 5 {rows[1]['ratio']:.2f}x the time (Multi30k models)"

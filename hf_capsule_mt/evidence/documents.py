@@ -8,7 +8,7 @@ from pathlib import Path
 from ..files import write_whole
 from .agreement import disagreements
 from .claims import claims_table
-from .paper_tables import systems_table
+from .paper_tables import gains_table, systems_table
 from .recorded import ROOT, load
 from .reliability_tables import full_disk_table, kills_table, numerics_table, properties_table
 from .speed_tables import (
@@ -42,9 +42,10 @@ def all_tables() -> Tables:
     reliability = load("reliability.json")
     made = {
         "README.md": {
+            "gains": gains_table(),
             "speed_summary": speed_summary(
                 load("speed/speed_base.json"), load("speed/memory_base.json"), load("speed/serving_base.json")
-            )
+            ),
         },
         "docs/systems.md": {"systems": systems_table()},
         "docs/results.md": {"claims": claims_table()},

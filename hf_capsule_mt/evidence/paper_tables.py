@@ -29,43 +29,132 @@ DEEP = Place("Multi30k, six layers", ("deep",))
 THREE_AM = Place("3AM, Zh-En", ("three_am",))
 
 
+class Paper(NamedTuple):
+    """
+    The tables of a paper.
+
+    Attributes:
+        head, reported: what the columns of configurations and of the paper's own results are called.
+        name: for the column of its results where papers stand below each other.
+        places: where the systems were trained.
+        parts: systems by recipe, and what they are compared with.
+        decoding: what its column of decoding times is called.
+    """
+
+    head: str
+    reported: str
+    name: str
+    places: tuple[Place, ...]
+    parts: tuple[tuple[dict[str, System], str], ...]
+    decoding: str
+
+    def rows(self) -> Iterator[Row]:
+        """What is known of each of its systems."""
+        studies = [study for place in self.places for study in place.studies]
+        for systems, baseline in self.parts:
+            for system in systems.values():
+                yield Row(
+                    system,
+                    [gain_cell(system.studied, baseline, place.studies) for place in self.places],
+                    size_cell(system.studied, baseline, studies),
+                    _time(system, TRAINING, with_operations=True),
+                )
+
+
+class Row(NamedTuple):
+    """A system's row: its gain in each place, its size and its training time."""
+
+    system: System
+    found: list[str]
+    size: str
+    training: str
+
+
+TRAINING, *DECODING = JOBS
+BY_BASELINE = "decoding time, greedy / beam 5"
+PAPERS = (
+    Paper("configuration", "WMT14 En-De", "Dou et al.", (DEEP, MULTI30K), ((LAYER_SYSTEMS, "none"),), BY_BASELINE),
+    Paper(
+        "configuration",
+        "NIST Zh-En",
+        "Zheng et al.",
+        (MULTI30K, THREE_AM),
+        ((GUIDED_SYSTEMS, "none"), (GUIDED_RNMT, "RNMT")),
+        BY_BASELINE,
+    ),
+    Paper(
+        "`CapsuleRNNConfig(...)`",
+        "WMT14 En-De, over simple",
+        "Wang et al.",
+        (MULTI30K,),
+        ((RECURRENT_SYSTEMS, "simple"),),
+        "latency, greedy / beam 5",
+    ),
+)
+
+
 def systems_table() -> str:
     """How each system is asked for, what its paper reports and what it is and costs here: a table for each paper."""
-    layers = _head("configuration", "paper, WMT14 En-De", (DEEP, MULTI30K), *TIMES)
-    layers += [_row(system, "none", (DEEP, MULTI30K), _times(system)) for system in LAYER_SYSTEMS.values()]
-    guided = _head("configuration", "paper, NIST Zh-En", (MULTI30K, THREE_AM), *TIMES)
-    for systems, baseline in ((GUIDED_SYSTEMS, "none"), (GUIDED_RNMT, "RNMT")):
-        rows = systems.values()
-        guided += [_row(system, baseline, (MULTI30K, THREE_AM), _times(system)) for system in rows]
-    recurrent = _head(
-        "`CapsuleRNNConfig(...)`",
-        "paper, WMT14 En-De, over simple",
-        (MULTI30K,),
-        "training time",
-        "latency, greedy / beam 5",
-    )
-    recurrent += [
-        _row(system, "simple", (MULTI30K,), [_minutes(system), _latency(recipe)])
-        for recipe, system in RECURRENT_SYSTEMS.items()
-    ]
-    return "\n".join([*layers, "", *guided, "", *recurrent, "", notes()])
+    lines = []
+    for paper in PAPERS:
+        titles = [place.title for place in paper.places]
+        lines += _table(
+            [paper.head, "system", f"paper, {paper.reported}", *titles, "parameters", *TIMES, paper.decoding],
+            [
+                [
+                    _configuration(row.system),
+                    row.system.name,
+                    row.system.paper,
+                    *row.found,
+                    row.size,
+                    row.training,
+                    _latency(row.system) if paper.decoding != BY_BASELINE else _decoding(row.system),
+                ]
+                for row in paper.rows()
+            ],
+        )
+    return "\n".join([*lines, notes()])
 
 
-TIMES = ("training time (operations)", "decoding time, greedy / beam 5")
+def gains_table() -> str:
+    """What each paper reports and what the studies have found of its systems so far: a table for each paper."""
+    lines = []
+    for paper in PAPERS:
+        rows = [row for row in paper.rows() if any(map(_is_number, row.found))]
+        kept = [place for place in range(len(paper.places)) if any(_is_number(row.found[place]) for row in rows)]
+        titles = [paper.places[place].title for place in kept]
+        lines += _table(
+            ["system", f"{paper.name}, {paper.reported}", *titles, "parameters", *TIMES],
+            [
+                [
+                    row.system.name,
+                    row.system.paper,
+                    *(row.found[place] if _is_number(row.found[place]) else MISSING for place in kept),
+                    row.size,
+                    row.training,
+                ]
+                for row in rows
+            ],
+        )
+    return "\n".join([*lines, f"{DIFFERENCES} {TRAINING_TIMES}"])
 
 
-def _head(first: str, paper: str, places: tuple[Place, ...], *times: str) -> list[str]:
-    header = [first, "system", paper, *(place.title for place in places), "parameters", *times]
-    return [f"| {' | '.join(header)} |", "|" + "---|" * len(header)]
+TIMES = ("training time (operations)",)
 
 
-def _row(system: System, baseline: str, places: tuple[Place, ...], times: list[str]) -> str:
+def _table(header: list[str], rows: list[list[str]]) -> list[str]:
+    lines = [header, ["---"] * len(header), *rows]
+    return [*(f"| {' | '.join(line)} |" for line in lines), ""]
+
+
+def _is_number(cell: str) -> bool:
+    return cell not in (IN_PROGRESS, MISSING)
+
+
+def _configuration(system: System) -> str:
     same, comma, own = system.configuration.partition("the same, ")
     # of the row above
-    configuration = f"{comma}`{own}`" if comma and "=" in own else f"`{same}`" if not comma else system.configuration
-    found = [gain_cell(system.studied, baseline, place.studies) for place in places]
-    size = size_cell(system.studied, baseline, [study for place in places for study in place.studies])
-    return "| " + " | ".join([configuration, system.name, system.paper, *found, size, *times]) + " |"
+    return f"{comma}`{own}`" if comma and "=" in own else f"`{same}`" if not comma else system.configuration
 
 
 def gain_cell(system: str, baseline: str, studies: tuple[str, ...]) -> str:
@@ -109,45 +198,45 @@ def _of_runs(study: str, system: str, key: str) -> float | None:
     return of_runs(record, system, key) if record is not None and system in record["systems"] else None
 
 
-def _times(system: System) -> list[str]:
-    """Ratios of time to transformers' own model of the same size."""
+def _time(system: System, job: str, *, with_operations: bool = False) -> str:
+    """Ratio of time to the model that the system is measured beside, see `TRAINING_TIMES`."""
     speed = load("speed/speed_yardstick.json")
-    if not speed or system.speed not in speed["results"]:
-        return [MISSING, MISSING]
-    train, greedy, beam = (speed["results"][system.speed][job] for job in JOBS)
-    return [
-        f"{train['time_ratio']:.2f}x ({train['operation_ratio']:.2f}x)",
-        f"{greedy['time_ratio']:.2f}x / {beam['time_ratio']:.2f}x",
-    ]
+    found = speed["results"].get(system.speed, {}).get(job) if speed else None
+    if found is None:
+        return MISSING
+    return f"{found['time_ratio']:.2f}x" + (f" ({found['operation_ratio']:.2f}x)" if with_operations else "")
 
 
-def _minutes(system: System) -> str:
-    """Minutes of training in the study, and how many times simple aggregation's."""
-    for study in MULTI30K.studies:
-        ours, theirs = (_of_runs(study, name, "train_seconds") for name in (system.studied, "simple"))
-        if ours is not None:
-            return f"{ours / 60:.0f} min" + (f" ({ours / theirs:.2f}x)" if theirs else "")
-    return MISSING
+def _decoding(system: System) -> str:
+    """Ratios of time, greedy and with beam 5."""
+    cells = [_time(system, job) for job in DECODING]
+    return MISSING if MISSING in cells else " / ".join(cells)
 
 
-def _latency(recipe: str) -> str:
+def _latency(system: System) -> str:
     """Milliseconds per sentence and the ratio to the Transformer, greedy and with beam 5."""
     latency = load("speed/latency_multi30k.json")
-    rows = [latency["results"][beams].get(recipe) for beams in ("1", "5")] if latency else []
+    rows = [latency["results"][beams].get(system.studied) for beams in ("1", "5")] if latency else []
     cells = [f"{row['milliseconds']:.0f} ms ({row['ratio']:.2f}x)" for row in rows if row]
     return " / ".join(cells) or MISSING
+
+
+DIFFERENCES = (
+    "Differences are in BLEU on the test set, beam 5, cased and detokenised: to the Transformer, to RNMT in rows "
+    "on it, and to simple aggregation in the last table, with 95 % intervals over seeds and sentences; rows of these "
+    "three have their own BLEU. \\* and \\*\\* are established (p < 0.05 and p < 0.01 after Holm's correction)."
+)
+TRAINING_TIMES = (
+    "Times are medians of ratios to transformers' own `MarianMTModel` of the same size, those of recurrent systems to "
+    "simple aggregation, measured side by side."
+)
 
 
 def notes() -> str:
     """What the columns are."""
     return (
-        "Differences are in BLEU on the test set, beam 5, cased and detokenised: to the Transformer, to RNMT in rows "
-        "on it, and to simple aggregation in the last table, with 95 % intervals over seeds and sentences. \\* and "
-        "\\*\\* are established (p < 0.05 and p < 0.01 after Holm's correction). "
-        f"{' '.join(_of_studies())} "
-        "Times are medians of ratios to transformers' own `MarianMTModel` of the same size, measured side by side in "
-        f"one run of `benchmarks/speed.py` (its results, with quartiles: "
-        f"`{shown_path('speed/speed_yardstick.json')}`); training times of the last table are those of the study. "
+        f"{DIFFERENCES} {' '.join(_of_studies())} {TRAINING_TIMES} Their record, of one run of `benchmarks/speed.py`, "
+        f"with quartiles: `{shown_path('speed/speed_yardstick.json')}`. "
         "Latencies are means per sentence of the trained models over the first sentences of test2016, one at a time, "
         f"also in one run (`benchmarks/latency.py`, with intervals: `{shown_path('speed/latency_multi30k.json')}`); "
         "the paper reports 225 ms for the Transformer and 153 ms (0.68x) for CapsNMT."

@@ -1,7 +1,6 @@
 """
 Tables and figures of recorded studies. A document has them where it has the markers
 
-    <!-- table: summary NAME -->    the primary score, differences and operations, for a page that has one table
     <!-- table: study NAME -->      scores and differences
     <!-- table: details NAME -->    what the study has asked for beside them, and the figures, drawn into docs/
 """
@@ -13,46 +12,20 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ..analysis.tables import Table
 from ..studies.detail_tables import detail_tables
-from ..studies.study_file import TITLES
-from ..studies.tables import FIGURE, OPERATIONS, check_record, overview_tables, study_figures
-from .agreement import STUDY, SUMMARY
+from ..studies.tables import FIGURE, check_record, overview_tables, study_figures
+from .agreement import STUDY
 from .recorded import load, shown_path
 
 DETAILS = "details "
-_MARKER = re.compile(rf"^<!-- table: ((?:{SUMMARY}|{STUDY}|{DETAILS})([\w-]+)) -->$", re.M)
+_MARKER = re.compile(rf"^<!-- table: ((?:{STUDY}|{DETAILS})([\w-]+)) -->$", re.M)
 WORDS = {FIGURE: "Differences with 95 % intervals", "length": "BLEU and length by source length", "curve": "Scores"}
 
 
 def study_tables(text: str) -> dict[str, str]:
-    """The tables that a document asks for, by marker; see `summary_table`, `study_table` and `details_table`."""
-    makers = {SUMMARY: summary_table, STUDY: study_table, DETAILS: details_table}
+    """The tables that a document asks for, by marker; see `study_table` and `details_table`."""
+    makers = {STUDY: study_table, DETAILS: details_table}
     return {marker: makers[marker.removesuffix(name)](name) for marker, name in _MARKER.findall(text)}
-
-
-def summary_table(name: str) -> str:
-    """
-    The columns of `study_table` that say most, in Markdown, of the study's own test set.
-
-    Raises:
-        ValueError: the file is no record of a study.
-    """
-    record = study_record(name)
-    if record is None:
-        return _not_recorded(name)
-    table = next(overview_tables(record))
-    score = TITLES[record["score"]]
-    wanted = [table.header[0], score, f"Difference in {score}", "95 % interval", OPERATIONS]
-    columns = [table.header.index(title) for title in wanted]
-    rows = [[row[column] for column in columns] for row in table.rows]
-    test_set, seeds = next(iter(record["test_sets"].values())), {row[1].text for row in table.rows}
-    caption = (
-        f"{test_set['sentences']:,} test sentences; means and standard deviations over {' or '.join(sorted(seeds))} "
-        f"seeds, differences to {record['compare_with']} with intervals over seeds and sentences; * and **: p < 0.05 "
-        f"and p < 0.01 after Holm's correction. {score} {record['signatures'][record['score']]}."
-    )
-    return Table(wanted, rows, caption).to_markdown().rstrip()
 
 
 def study_table(name: str) -> str:

@@ -58,7 +58,7 @@ GUIDED_SYSTEMS = {
 RNMT = 'source_memory="attention"'
 # the same table over its other baseline; PFRNN is that of Zheng et al. 2018
 GUIDED_RNMT = {
-    "rnmt": System(RNMT, "RNMT", "36.61", "-", "RNMT"),
+    "rnmt": System(RNMT, "RNMT", "36.61", "rnn_attention", "RNMT"),
     "rnmt_gdr": System(f'{RNMT}, guided_routing="routing"', "RNMT + GDR", "-", "-", "RNMT+GDR"),
     "rnmt_gdr_full": System(
         f'{RNMT}, guided_routing="routing", {BOTH}', "RNMT + GDR + BOW + BCA", "+1.84", "-", "RNMT+GDR+losses"
@@ -82,7 +82,7 @@ def ablation(*names: str) -> str:
 # by recipe; Wang et al. 2019, Tables 1 and 2: BLEU on newstest2014 (En-De) over simple aggregation, 21.3
 RECURRENT_SYSTEMS = {
     "baseline": System('CapsuleMarianConfig(aggregation="none")', "Transformer", "+6.0", "-", "none"),
-    "simple": System('source_memory="simple"', "simple aggregation", "21.3", "-", "simple"),
+    "simple": System('source_memory="simple"', "simple aggregation", "21.3", "rnn_simple", "simple"),
     "simple_kd": System(
         "the same, on a teacher's translations", "simple + knowledge distillation", "+2.1", "-", "simple+KD"
     ),
@@ -97,7 +97,7 @@ RECURRENT_SYSTEMS = {
     "capsnmt_position_aware": System(
         ablation("separable_scoring"), "+ position-aware routing", "+4.0", "-", "CapsNMT position-aware"
     ),
-    "capsnmt": System(ablation(), "+ separable scoring: CapsNMT", "+4.4", "-", "CapsNMT"),
+    "capsnmt": System(ablation(), "CapsNMT (+ separable scoring)", "+4.4", "rnn_capsule", "CapsNMT"),
     "capsnmt_kd": System(
         "the same, on a teacher's translations", "CapsNMT + knowledge distillation", "+5.6", "-", "CapsNMT+KD"
     ),
@@ -105,11 +105,15 @@ RECURRENT_SYSTEMS = {
         'source_memory="capsule", balanced_routing=True',
         "CapsNMT, balanced routing (ours)",
         "-",
-        "-",
+        "rnn_capsule_balanced",
         "CapsNMT balanced",
     ),
     "capsnmt_calibrated": System(
-        "CapsuleRNNConfig.calibrated(...)", "CapsNMT, calibrated (ours)", "-", "-", "CapsNMT calibrated"
+        "CapsuleRNNConfig.calibrated(...)",
+        "CapsNMT, calibrated (ours)",
+        "-",
+        "rnn_capsule_calibrated",
+        "CapsNMT calibrated",
     ),
     "capsnmt_calibrated_kd": System(
         "the same, on a teacher's translations",
@@ -118,8 +122,8 @@ RECURRENT_SYSTEMS = {
         "-",
         "CapsNMT calibrated+KD",
     ),
-    "rnmt": System(RNMT, "RNMT", "-", "-", "RNMT"),
-    "hybrid": System('source_memory="hybrid"', "hybrid", "-", "-", "hybrid"),
+    "rnmt": System(RNMT, "RNMT", "-", "rnn_attention", "RNMT"),
+    "hybrid": System('source_memory="hybrid"', "hybrid", "-", "rnn_hybrid", "hybrid"),
 }
 SYSTEMS = (LAYER_SYSTEMS, GUIDED_SYSTEMS, RECURRENT_SYSTEMS, GUIDED_RNMT)
 # names by those in studies

@@ -5,7 +5,6 @@ import json
 import pytest
 
 from hf_capsule_mt.evidence import recorded, study_tables
-from hf_capsule_mt.evidence.agreement import disagreements
 
 COLUMNS = [
     "System",
@@ -82,23 +81,7 @@ def test_a_page_has_a_table_for_each_test_set(record, records):
         assert said in text.replace("\\", ""), said
 
 
-def test_the_summary_has_the_columns_that_say_most(record, records):
-    (records / "studies" / "mine.json").write_text(json.dumps(record))
-    tables = study_tables.study_tables("<!-- table: summary mine -->")
-    lines = tables["summary mine"].splitlines()
-    assert cells(lines[0]) == ["System", "BLEU", "Difference in BLEU", "95 % interval", "Operations/token, M"]
-    assert cells(lines[3]) == ["routed", r"32.5 ± 0.2\*\*", "+2.50", "+1.25 to +3.75", "6.00 (1.20x)"]
-    # of the study's own test set alone, and compared with the whole table on other pages
-    assert tables["summary mine"].count("| routed ") == 1 and "over 3 seeds" in lines[-1]
-    pages = {"README.md": f"<!-- table: summary mine -->\n{tables['summary mine']}\n<!-- end -->\n"}
-    pages["docs/results.md"] = f"<!-- table: study mine -->\n{study_tables.study_table('mine')}\n<!-- end -->\n"
-    assert disagreements(pages) == []
-    pages["README.md"] = pages["README.md"].replace("32.5", "33.5")
-    assert disagreements(pages) == ["study mine routed table 1 BLEU: 33.5 in README.md, 32.5 in docs/results.md"]
-
-
 def test_without_a_record_the_page_says_so(records):
-    assert study_tables.summary_table("mine").startswith("Not recorded yet: `hf-capsule-mt study run mine`")
     assert study_tables.study_table("mine").startswith("Not recorded yet: `hf-capsule-mt study run mine`")
 
 
