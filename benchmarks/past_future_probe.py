@@ -41,7 +41,10 @@ from hf_capsule_mt.loading import from_checkpoint
 from hf_capsule_mt.training.report import relative, versions
 
 FIT_BATCH_SIZE = 64
-SYSTEM_FIELDS = ("guided_routing", "bow_loss_weight", "bca_loss_weight", "num_redundant_capsules")
+SYSTEM_FIELDS = (
+    *("guided_routing", "bow_loss_weight", "bca_loss_weight"),
+    *("guided_loss_normalization", "num_redundant_capsules"),
+)
 
 
 @cache
@@ -147,7 +150,8 @@ def system_name(entry: dict[str, Any]) -> str:
     """The system as the paper's tables name its parts."""
     parts = [f"`{entry['guided_routing']}`"]
     parts += [f"+ {loss.upper()}" for loss in ("bow", "bca") if entry[f"{loss}_loss_weight"] > 0]
-    return " ".join(parts) + ("" if entry["num_redundant_capsules"] else " - redundant")
+    per_token = ", per token" if entry["guided_loss_normalization"] == "token" else ""
+    return " ".join(parts) + per_token + ("" if entry["num_redundant_capsules"] else " - redundant")
 
 
 def interval_text(bounds: Sequence[float] | None) -> str:

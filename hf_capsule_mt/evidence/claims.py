@@ -8,7 +8,7 @@ from statistics import fmean
 from typing import NamedTuple
 
 from ..studies.curves import curve_lines
-from .differences import SETTINGS, Found, difference, finished_record, first_test_set, in_study, of_values
+from .differences import SETTINGS, Found, Record, difference, finished_record, first_test_set, in_study, of_values
 from .recorded import load
 from .systems import GUIDED, PROBED_TEXTS
 
@@ -173,7 +173,7 @@ def separation() -> Finding:
     """Does the assignment of words to PAST and FUTURE say what is translated, better than the diagonal does?"""
     seen, texts = [], []
     for name in ("europarl100", "test2016"):
-        for entry in load(f"past_future/{name}.json") or []:
+        for entry in _probed(name):
             if entry["guided_routing"] == "routing" and entry["bow_loss_weight"] > 0:
                 low, high = entry["results"]["intervals"]["auc_above_diagonal"]
                 # fast_align, which stands in for alignments by hand on test2016, prefers the diagonal itself
@@ -205,10 +205,15 @@ def better_than_others() -> Finding:
     return Finding(verdict, f"area under the ROC curve: {'; '.join(texts)}" if texts else "")
 
 
+def _probed(text: str) -> list[Record]:
+    """What the probe has found on a text of models whose losses are weighed as the paper prints them."""
+    return [e for e in load(f"past_future/{text}.json") or [] if e["guided_loss_normalization"] == "sentence"]
+
+
 def _areas(text: str) -> dict[str, dict[int, float]]:
     """Area under the ROC curve of every mechanism trained with both losses, and the diagonal's, by seed."""
     areas: dict[str, dict[int, float]] = {}
-    for entry in load(f"past_future/{text}.json") or []:
+    for entry in _probed(text):
         if entry["bow_loss_weight"] > 0 and entry["bca_loss_weight"] > 0:
             found = entry["results"]
             areas.setdefault(GUIDED[entry["guided_routing"]], {})[entry["seed"]] = found["auc"]
@@ -219,7 +224,7 @@ def _areas(text: str) -> dict[str, dict[int, float]]:
 def overlap() -> Finding:
     """Do the capsules predict the words that are translated, and those that are not, more than the frequent ones?"""
     for name in ("test2016", "europarl100"):
-        for entry in load(f"past_future/{name}.json") or []:
+        for entry in _probed(name):
             if entry["rol_predictor"] == "trained" and entry["guided_routing"] == "routing":
                 found = entry["results"]
                 groups = ("past", "future")

@@ -118,7 +118,8 @@ def past_future_text_table() -> str:
 
 def losses_of(entry: Record) -> str:
     """The guided losses that a probed model was trained with."""
-    return "".join(f" + {loss.upper()}" for loss in ("bow", "bca") if entry[f"{loss}_loss_weight"] > 0)
+    losses = "".join(f" + {loss.upper()}" for loss in ("bow", "bca") if entry[f"{loss}_loss_weight"] > 0)
+    return losses + (", weighed per token" if entry["guided_loss_normalization"] == "token" else "")
 
 
 def linear_time_table() -> str:

@@ -11,7 +11,7 @@ def entry(seed, auc, **fields):
     intervals["auc_above_diagonal"] = [0.01, 0.09]
     results = {**numbers, "decisions": 1234, "sentences": 100, "intervals": intervals}
     common = {"seed": seed, "alignment": "by hand", "draws": 2000, "rol_predictor": "trained", "results": results}
-    losses = {"bow_loss_weight": 1.0, "bca_loss_weight": 1.0}
+    losses = {"bow_loss_weight": 1.0, "bca_loss_weight": 1.0, "guided_loss_normalization": "sentence"}
     return {"guided_routing": "routing", **losses, **common, **fields}
 
 
@@ -30,8 +30,8 @@ def test_a_row_for_each_run_and_the_controls(monkeypatch):
 
 def test_means_over_the_seeds_of_a_system(monkeypatch):
     plain = entry(1, 0.55, bow_loss_weight=0.0, bca_loss_weight=0.0, rol_predictor="fitted")
-    entries = [entry(1, 0.95), entry(2, 0.97), plain]
-    for bleu, one in zip((90.0, 92.0, 95.0), entries, strict=True):
+    entries = [entry(1, 0.95), entry(2, 0.97), plain, entry(1, 0.99, guided_loss_normalization="token")]
+    for bleu, one in zip((90.0, 92.0, 95.0, 80.0), entries, strict=True):
         one |= {"test_bleu": bleu, "steps": 1200}
     monkeypatch.setattr(translation_tables, "load", {"past_future/grammar.json": entries}.get)
     lines = translation_tables.past_future_table().splitlines()
@@ -39,5 +39,6 @@ def test_means_over_the_seeds_of_a_system(monkeypatch):
     assert lines[3] == (
         "| GDR + BOW + BCA | 2 | 0.900 ± 0.000 | 0.960 ± 0.014 | 0.25 ± 0.00 | 0.25 ± 0.00 | 91.0 ± 1.4 |"
     )
-    assert lines[4] == "| *diagonal* | - | 0.850 | 0.900 | - | - | - |"
-    assert "1,200 updates" in lines[7]
+    assert lines[4].startswith("| GDR + BOW + BCA, weighed per token | 1 | 0.900 | 0.990 |")
+    assert lines[5] == "| *diagonal* | - | 0.850 | 0.900 | - | - | - |"
+    assert "1,200 updates" in lines[8]
