@@ -191,7 +191,8 @@ def memory_shares(statistics: Mapping[str, Any]) -> Figure:
     panel.axhline(100 / capsules, color="0.4", linewidth=0.8)
     panel.set_xticks(range(capsules), [str(capsule + 1) for capsule in range(capsules)])
     _style(panel, "capsule of the memory", "% of the source words")
-    _legend(panel, iterations)
+    # bars leave no room within
+    panel.legend(fontsize=8, frameon=False, loc="lower center", bbox_to_anchor=(0.5, 1), ncols=iterations)
     return figure
 
 

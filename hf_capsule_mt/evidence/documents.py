@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 from ..files import write_whole
@@ -23,10 +24,12 @@ from .speed_tables import (
     speed_summary,
     speed_table,
 )
-from .study_tables import draw_figures, study_tables
+from .study_tables import figures_of_studies, study_tables
 from .systems import CONTINUED, CONTINUED_GUIDED, CTRANSLATE2, SERVING
 from .translation_tables import (
     analysis_table,
+    capsule_figures,
+    capsule_links,
     capsule_usage_table,
     continued_table,
     linear_time_table,
@@ -48,7 +51,7 @@ def all_tables() -> Tables:
             ),
         },
         "docs/systems.md": {"systems": systems_table()},
-        "docs/results.md": {"claims": claims_table()},
+        "docs/results.md": {"claims": claims_table(), "capsules": capsule_links()},
         "docs/speed.md": {
             "speed": speed_table(load("speed/speed_base.json"), load("speed/memory_base.json")),
             "allocator": allocator_table(load("speed/speed_base.json"), load("speed/speed_base_kept_pages.json")),
@@ -99,6 +102,32 @@ def fill(text: str, name: str, table: str) -> str:
     return pattern.sub(lambda match: f"{match[1]}{table}\n{match[2]}", text)
 
 
+def draw_figures(pages: Mapping[str, str], folder: Path, *, write: bool) -> list[str]:
+    """
+    Draw the figures of the documents.
+
+    Args:
+        pages: the documents by name.
+        folder: gets them.
+        write: draw all of them; otherwise only look which are missing.
+
+    Returns:
+        The files that are drawn, or missing.
+    """
+    from ..analysis.plots import save
+
+    figures = capsule_figures()
+    for text in pages.values():
+        figures |= figures_of_studies(text)
+    files = []
+    for file, draw in figures.items():
+        if write:
+            save(draw(), folder / file)
+        if write or not (folder / file).is_file():
+            files.append(f"docs/{file}")
+    return files
+
+
 def update(root: Path = ROOT, *, write: bool) -> tuple[list[str], list[str]]:
     """
     Put the tables into the documents and draw their figures, or only look whether they are there.
@@ -124,5 +153,5 @@ def update(root: Path = ROOT, *, write: bool) -> tuple[list[str], list[str]]:
             if write:
                 write_whole(root / document, text)
         pages[document] = text
-        stale += [f"docs/{file}" for file in draw_figures(text, root / "docs", write=write)]
+    stale += draw_figures(pages, root / "docs", write=write)
     return stale, disagreements(pages)

@@ -8,14 +8,16 @@ Tables and figures of recorded studies. A document has them where it has the mar
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from ..studies.detail_tables import detail_tables
 from ..studies.tables import FIGURE, check_record, overview_tables, study_figures
 from .agreement import STUDY
 from .recorded import load, shown_path
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 DETAILS = "details "
 _MARKER = re.compile(rf"^<!-- table: ((?:{STUDY}|{DETAILS})([\w-]+)) -->$", re.M)
@@ -82,28 +84,12 @@ def figure_files(name: str, record: Mapping[str, Any]) -> dict[str, str]:
     return {stem: f"study_{name}{'' if stem == FIGURE else f'_{stem}'}.svg" for stem in study_figures(record)}
 
 
-def draw_figures(text: str, folder: Path, *, write: bool) -> list[str]:
-    """
-    Draw the figures that a document's tables link to.
-
-    Args:
-        text: the document.
-        folder: gets them.
-        write: draw all of them; otherwise only look which are missing.
-
-    Returns:
-        The files that are drawn, or missing.
-    """
-    from ..analysis.plots import save
-
-    files = []
+def figures_of_studies(text: str) -> dict[str, Callable[[], Figure]]:
+    """The figures that a document's tables link to, by file; drawing them needs matplotlib."""
+    found: dict[str, Callable[[], Figure]] = {}
     for marker, name in _MARKER.findall(text):
         record = study_record(name) if marker.startswith(DETAILS) else None
         if record is not None:
             figures = study_figures(record)
-            for stem, file in figure_files(name, record).items():
-                if write:
-                    save(figures[stem](), folder / file)
-                if write or not (folder / file).is_file():
-                    files.append(file)
-    return files
+            found |= {file: figures[stem] for stem, file in figure_files(name, record).items()}
+    return found

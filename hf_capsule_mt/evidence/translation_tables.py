@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from functools import partial
 from statistics import fmean, stdev
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from ..analysis.report import file_name
 from .recorded import find_score, load, shown_path
 from .systems import (
     GUIDED,
@@ -12,6 +15,9 @@ from .systems import (
     PROBED_TEXTS,
     STUDIED,
 )
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 Record = dict[str, Any]
 
@@ -172,6 +178,27 @@ def capsule_usage_table() -> str:
     sentences = record["test_set"]["sentences"]
     conditions = f"{sentences:,} sentences of test2016, one run each (`{shown_path('multi30k/analysis.json')}`)."
     return "\n".join([*lines, "", conditions])
+
+
+def capsule_links() -> str:
+    """The figures of `capsule_figures`, for a document."""
+    alternative = "Share of the source words by capsule of the memory"
+    return "\n\n".join(f"{name}:\n\n![{alternative}]({file})" for name, file, _ in _memories()) or "not run"
+
+
+def capsule_figures() -> dict[str, Callable[[], Figure]]:
+    """The words in each capsule of the trained memories, by file; drawing them needs matplotlib."""
+    from ..analysis.plots import memory_shares
+
+    return {file: partial(memory_shares, statistics) for _, file, statistics in _memories()}
+
+
+def _memories() -> Iterator[tuple[str, str, Record]]:
+    """Name, file of the figure and statistics of every capsule memory in the recorded report."""
+    for system in (load("multi30k/analysis.json") or {"systems": []})["systems"]:
+        if "memory" in system["routing"]:
+            file = f"capsules_{file_name(system['name'])}.svg"
+            yield STUDIED[system["name"]], file, system["routing"]["memory"]
 
 
 def analysis_table() -> str:

@@ -21,7 +21,7 @@ def copies(tables, tmp_path, monkeypatch):
     for document in tables:
         (tmp_path / document).parent.mkdir(exist_ok=True)
         shutil.copy(ROOT / document, tmp_path / document)
-    for figure in (ROOT / "docs").glob("study_*.svg"):
+    for figure in (*(ROOT / "docs").glob("study_*.svg"), *(ROOT / "docs").glob("capsules_*.svg")):
         shutil.copy(figure, tmp_path / "docs")
     monkeypatch.setattr(documents, "all_tables", lambda: tables)
     monkeypatch.setattr(command, "update", lambda write: documents.update(tmp_path, write=write))

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from hf_capsule_mt.evidence import recorded, study_tables
+from hf_capsule_mt.evidence import documents, recorded, study_tables
 
 COLUMNS = [
     "System",
@@ -91,7 +91,7 @@ def test_a_file_that_is_no_record_is_named(records):
         study_tables.study_table("mine")
 
 
-def test_details_and_figures_of_a_study(record, records):
+def test_details_and_figures_of_a_study(record, records, monkeypatch):
     bucket = {"low": 0, "high": 10, "sentences": 5, "bleu": 31.25, "ratio": 1.0, "by_seed": {"1": 31.25}}
     shares = {"under_translated_share": 0.05, "over_translated_share": 0.01, "cdr": 0.95}
     part = record["test_sets"]["test"]
@@ -110,12 +110,14 @@ def test_details_and_figures_of_a_study(record, records):
         assert said in text
     # both test sets are the same here
     names = ["study_mine.svg", "study_mine_length_test.svg", "study_mine_length_other.svg"]
-    assert study_tables.draw_figures(page, records, write=False) == names
-    assert study_tables.draw_figures(page, records, write=True) == names
+    monkeypatch.setattr(documents, "capsule_figures", dict)
+    paths = [f"docs/{name}" for name in names]
+    assert documents.draw_figures({"docs/page.md": page}, records, write=False) == paths
+    assert documents.draw_figures({"docs/page.md": page}, records, write=True) == paths
     assert all((records / name).is_file() for name in names)
-    assert study_tables.draw_figures(page, records, write=False) == []
+    assert documents.draw_figures({"docs/page.md": page}, records, write=False) == []
 
 
 def test_details_without_a_record_are_empty(records):
     assert study_tables.details_table("mine") == ""
-    assert study_tables.draw_figures("<!-- table: details mine -->", records, write=True) == []
+    assert study_tables.figures_of_studies("<!-- table: details mine -->") == {}
