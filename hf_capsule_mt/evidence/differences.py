@@ -16,6 +16,7 @@ SETTINGS = {
     "grammar": "embedded corpus, 2 layers",
     "grammar_capsules": "embedded corpus",
     "grammar_iterations": "embedded corpus",
+    "grammar_recurrent": "embedded corpus",
     "multi30k": "Multi30k, 2 layers",
     "multi30k_rows": "Multi30k, 2 layers",
     "multi30k_continued": "Multi30k, from the trained model",

@@ -104,6 +104,12 @@ def test_capsules_are_compared_with_simple_aggregation(records):
     verdict, numbers = row("Wang et al.: CapsNMT above")
     assert verdict == "not shown"
     assert numbers.startswith("printed -1.50 ") and "; calibrated +2.25 [+1.75, +2.75] (Multi30k" in numbers
+    records["studies/grammar_recurrent.json"] = {
+        **study(comparisons={"CapsNMT calibrated": (4.5, 0.01)}),
+        "compare_with": "simple",
+    }
+    verdict, numbers = row("Wang et al.: CapsNMT above")
+    assert verdict == "not shown" and numbers.endswith("; +4.50 [+4.00, +5.00] (embedded corpus, 3 seeds)")
 
 
 def test_systems_of_two_studies_are_compared_over_seeds(records):

@@ -335,10 +335,11 @@ def test_published_recipes_are_valid(name):
     assert arguments.training.max_steps > 0
 
 
-@pytest.mark.parametrize("name", [name for name in RECIPES if name != "grammar"])
+# those on the embedded corpus say what is trained on it, instead of what one system differs in
+@pytest.mark.parametrize("name", [name for name in RECIPES if not name.startswith("grammar")])
 def test_published_recipes_are_what_they_differ_in(name):
     base, *others = read_recipe(name)
-    assert base.name in (*BASES, "grammar") and others[-1].name == name
+    assert base.name in BASES and others[-1].name == name
     assert len(others[-1].values) <= 7
     for position, layer in enumerate(others):
         before = merge_layers([base, *others[:position]])
