@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 # tables of other corpora and settings than Multi30k's, by marker; each study is one of its own
-SETTINGS = {"past_future": "past and future"}
+SETTINGS = {"past_future": "past and future", "capsule_parts": "study grammar_recurrent"}
 MULTI30K = "Multi30k"
 STUDY = "study "
 _BLOCK = re.compile(r"<!-- table: (.+?) -->\n(.*?)<!-- end -->", re.S)
@@ -50,7 +50,7 @@ def shown_scores(page: str, text: str) -> Iterator[tuple[Score, Shown]]:
         setting = marker if marker.startswith(STUDY) else SETTINGS.get(marker, MULTI30K)
         for number, table in enumerate(re.findall(r"(?:^\|.*\n)+", block, re.M)):
             # the tables of a study are of one test set each
-            where = f"table {number + 1}" if marker.startswith(STUDY) else "test"
+            where = f"table {number + 1}" if setting.startswith(STUDY) else "test"
             yield from _of_table(page, setting, where, table)
         for run in _RUN.finditer(block):
             for score in ("chrF", "TER"):

@@ -30,6 +30,7 @@ from .translation_tables import (
     analysis_table,
     capsule_figures,
     capsule_links,
+    capsule_parts_table,
     capsule_usage_table,
     continued_table,
     linear_time_table,
@@ -68,6 +69,7 @@ def all_tables() -> Tables:
             "continued_guided": continued_table(CONTINUED_GUIDED),
             "linear_time": linear_time_table(),
             "capsule_usage": capsule_usage_table(),
+            "capsule_parts": capsule_parts_table(),
         },
         "docs/analysis.md": {
             "analysis": analysis_table(),

@@ -8,6 +8,7 @@ from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any
 
 from ..analysis.report import file_name
+from .differences import first_test_set
 from .recorded import find_score, load, shown_path
 from .systems import (
     GUIDED,
@@ -177,6 +178,28 @@ def capsule_usage_table() -> str:
             )
     sentences = record["test_set"]["sentences"]
     conditions = f"{sentences:,} sentences of test2016, one run each (`{shown_path('multi30k/analysis.json')}`)."
+    return "\n".join([*lines, "", conditions])
+
+
+def capsule_parts_table() -> str:
+    """What the parts of the calibrated memory do on the embedded corpus: scores, and capsules in use in the end."""
+    entries, study = load("grammar/memory.json"), load("studies/grammar_recurrent.json")
+    if entries is None or study is None:
+        return "not run"
+    scores = first_test_set(study)["scores"][study["score"]]
+    by_name: dict[str, list[Record]] = {}
+    for entry in entries:
+        by_name.setdefault(entry["system"].replace("_", " "), []).append(entry["memory"]["iterations"][-1])
+    lines = ["| system | BLEU | capsules in use | entropy of a word's assignment |", "|---|---|---|---|"]
+    for name, rows in by_name.items():
+        used, entropy = ([row[key] for row in rows] for key in ("capsules_in_use", "assignment_entropy"))
+        score = mean_text([*scores[name]["by_seed"].values()], 1)
+        lines.append(f"| {name} | {score} | {mean_text(used, 2)} | {mean_text(entropy, 2)} |")
+    seeds = ", ".join(str(seed) for seed in sorted({entry["seed"] for entry in entries}))
+    conditions = (
+        f"After the last iteration, mean and standard deviation over the seeds {seeds}; {entries[0]['sentences']} "
+        f"test sentences, {entries[0]['steps']:,} updates (`{shown_path('grammar/memory.json')}`)."
+    )
     return "\n".join([*lines, "", conditions])
 
 

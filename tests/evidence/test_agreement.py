@@ -54,6 +54,8 @@ def test_what_is_compared_between_pages():
             pages.setdefault(score, set()).add(page)
     for system in ("none", "GDR", "EM+GDR+losses"):
         assert pages["study grammar", system, "table 1", "BLEU", ""] == {"docs/results.md", COPY}, system
+    parts = pages["study grammar_recurrent", "calibrated squash", "table 1", "BLEU", ""]
+    assert parts == {"docs/results.md", COPY, "docs/paper_index.md"}
     # from the trained baseline and from scratch are two systems
     continued = f"from the trained baseline: {CONTINUED_GUIDED['gdr_full_continued_token']}"
     assert pages["Multi30k", continued, "val", "BLEU", ""] == {"docs/paper_index.md"}
