@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..analysis.tables import MISSING, Cell, Table, mark_of
 from ..files import json_text, write_whole
@@ -16,6 +17,7 @@ from .record import SENTENCES_ALONE, of_runs
 from .study_file import LENGTH, SCORES, TITLES
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 OPERATIONS = "Operations/token, M"
@@ -24,6 +26,8 @@ RECORD, MARKDOWN, LATEX, FIGURE, CURVE = "record.json", "table.md", "table.tex",
 WIDTH, ROW, MARGIN = 6.4, 0.28, 0.9
 # in rows
 BELOW = 0.25
+# of all that an axis shows
+EDGE, LEAST_PART = 0.04, 0.15
 
 
 def check_record(record: Any, name: str) -> None:
@@ -158,11 +162,12 @@ def latex(record: Mapping[str, Any]) -> str:
 
 def interval_figure(record: Mapping[str, Any]) -> Figure:
     """
-    The difference of each system to the compared one with its 95 % interval, and the runs that it is the mean of: a
-    panel for each test set, by the primary score. The primary score of the compared system is 0.
+    The difference of each system to the compared one with its 95 % interval, and the runs that it is the mean of, for
+    each test set, by the primary score. The primary score of the compared system is 0.
+
+    Where some systems are far from all others, the axis is broken between them, and both parts have one scale.
     """
     from ..analysis.agreement_figure import DPI, check_matplotlib
-    from ..analysis.plots import COLOURS
 
     check_matplotlib()
     from matplotlib.figure import Figure
@@ -170,27 +175,83 @@ def interval_figure(record: Mapping[str, Any]) -> Figure:
     primary, baseline = record["score"], record["compare_with"]
     sets = record["test_sets"]
     systems = [s for s in record["systems"] if any(s in t["comparisons"][primary] for t in sets.values())]
+    shown = {name: list(_shown(test_set, primary, baseline)) for name, test_set in sets.items()}
+    parts = [(name, part) for name in sets for part in _axis_parts(shown[name])]
+    lengths = {name: sum(high - low for other, (low, high) in parts if other == name) for name in sets}
     figure = Figure(figsize=(WIDTH, ROW * len(systems) + MARGIN), dpi=DPI, layout="constrained")
-    panels = figure.subplots(1, len(sets), sharey=True, squeeze=False)[0]
-    for panel, (name, test_set) in zip(panels, sets.items(), strict=True):
-        panel.axvline(0, color="0.7", linewidth=0.8, zorder=0)
-        runs = {system: scores["by_seed"] for system, scores in test_set["scores"][primary].items()}
-        for row, system in enumerate(systems):
-            found = test_set["comparisons"][primary].get(system)
-            if found is None:
-                continue
-            pairs = [value - runs[baseline][seed] for seed, value in runs[system].items() if seed in runs[baseline]]
-            # below the interval, whose mark would hide them
-            panel.plot(pairs, [row + BELOW] * len(pairs), "o", color="0.45", markersize=2.5, zorder=1)
-            panel.plot(found["interval"], [row, row], "-", color=COLOURS[0], linewidth=1.6, zorder=2)
-            panel.plot([found["difference"]], [row], "s", color=COLOURS[0], markersize=5, zorder=3)
-        panel.set_title(name.replace("$", r"\$"), fontsize=9)
-        panel.set_xlabel(f"{TITLES[primary]}, difference to {baseline}".replace("$", r"\$"), fontsize=8)
-        panel.tick_params(labelsize=8)
-        panel.spines[["top", "right"]].set_visible(False)
+    widths = [(high - low) / lengths[name] for name, (low, high) in parts]
+    panels = figure.subplots(1, len(parts), sharey=True, squeeze=False, width_ratios=widths)[0]
+    for panel, (name, (low, high)) in zip(panels, parts, strict=True):
+        _draw_differences(panel, [mark for mark in shown[name] if low <= mark.difference <= high], systems)
+        panel.set_xlim(low, high)
+    for name in sets:
+        of_set = [panel for panel, (other, _) in zip(panels, parts, strict=True) if other == name]
+        (main,) = (panel for panel in of_set if panel.get_xlim()[0] < 0 < panel.get_xlim()[1])
+        main.set_title(name.replace("$", r"\$"), fontsize=9)
+        main.set_xlabel(f"{TITLES[primary]}, difference to {baseline}".replace("$", r"\$"), fontsize=8)
+        for left, right in pairwise(of_set):
+            _mark_break(left, right)
     panels[0].set_yticks(range(len(systems)), [system.replace("$", r"\$") for system in systems])
     panels[0].set_ylim(len(systems) - 0.5, -0.5)
     return figure
+
+
+class _Difference(NamedTuple):
+    """What a figure shows of a system: difference and interval, and the differences of its runs."""
+
+    system: str
+    difference: float
+    interval: list[float]
+    runs: list[float]
+
+
+def _shown(test_set: Mapping[str, Any], primary: str, baseline: str) -> Iterator[_Difference]:
+    runs = {system: scores["by_seed"] for system, scores in test_set["scores"][primary].items()}
+    for system, found in test_set["comparisons"][primary].items():
+        pairs = [value - runs[baseline][seed] for seed, value in runs[system].items() if seed in runs[baseline]]
+        yield _Difference(system, found["difference"], found["interval"], pairs)
+
+
+def _axis_parts(shown: list[_Difference]) -> list[tuple[float, float]]:
+    """The parts of the axis that something is drawn on, 0 among it; a third of the axis that is empty parts them."""
+    spans = sorted(
+        [(0.0, 0.0), *((min(*mark.interval, *mark.runs), max(*mark.interval, *mark.runs)) for mark in shown)]
+    )
+    empty = (max(high for _, high in spans) - spans[0][0]) / 3
+    parts = [spans[0]]
+    for low, high in spans[1:]:
+        if low - parts[-1][1] > empty:
+            parts.append((low, high))
+        else:
+            parts[-1] = (parts[-1][0], max(parts[-1][1], high))
+    drawn = sum(high - low for low, high in parts) or 1.0
+    # a mark alone needs the room of its number
+    room = [max(EDGE * drawn, (LEAST_PART * drawn - (high - low)) / 2) for low, high in parts]
+    return [(low - edge, high + edge) for (low, high), edge in zip(parts, room, strict=True)]
+
+
+def _draw_differences(panel: Axes, shown: list[_Difference], systems: list[str]) -> None:
+    from ..analysis.plots import COLOURS
+
+    panel.axvline(0, color="0.7", linewidth=0.8, zorder=0)
+    for mark in shown:
+        row = systems.index(mark.system)
+        # below the interval, whose mark would hide them
+        panel.plot(mark.runs, [row + BELOW] * len(mark.runs), "o", color="0.45", markersize=2.5, zorder=1)
+        panel.plot(mark.interval, [row, row], "-", color=COLOURS[0], linewidth=1.6, zorder=2)
+        panel.plot([mark.difference], [row], "s", color=COLOURS[0], markersize=5, zorder=3)
+    panel.tick_params(labelsize=8)
+    panel.spines[["top", "right"]].set_visible(False)
+
+
+def _mark_break(left: Axes, right: Axes) -> None:
+    """Two strokes across the axis where it is broken."""
+    for panel, end in ((left, 1), (right, 0)):
+        panel.plot(
+            [end], [0], marker=[(-1, -2), (1, 2)], markersize=8, color="0.2", transform=panel.transAxes, clip_on=False
+        )
+    right.spines["left"].set_visible(False)
+    right.tick_params(left=False)
 
 
 def study_figures(record: Mapping[str, Any]) -> dict[str, Callable[[], Figure]]:

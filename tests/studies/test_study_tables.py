@@ -160,6 +160,23 @@ def test_figure_shows_each_comparison(finished, tmp_path):
     assert panel.get_xlabel() == "BLEU, difference to plain"
 
 
+def test_figure_breaks_its_axis_where_systems_are_far_apart(finished, tmp_path):
+    assert main(["table", str(finished()), "--draws", "200"]) == 0
+    record = record_of(tmp_path)
+    found = record["test_sets"]["test"]["comparisons"]["bleu"]["same"]
+    runs = record["test_sets"]["test"]["scores"]["bleu"]["same"]["by_seed"]
+    found["difference"], found["interval"] = found["difference"] + 1000, [bound + 1000 for bound in found["interval"]]
+    runs.update({seed: value + 1000 for seed, value in runs.items()})
+    near, far = interval_figure(record).axes
+    assert near.get_xlim()[0] < 0 < near.get_xlim()[1] < far.get_xlim()[0]
+    assert near.get_xlabel() == "BLEU, difference to plain" and not far.get_xlabel()
+    drawn = [[list(line.get_xdata()) for line in panel.get_lines()] for panel in (near, far)]
+    assert [found["interval"] in lines for lines in drawn] == [False, True]
+    ratios = near.get_subplotspec().get_gridspec().get_width_ratios()
+    spans = [panel.get_xlim()[1] - panel.get_xlim()[0] for panel in (near, far)]
+    assert ratios[0] / ratios[1] == pytest.approx(spans[0] / spans[1])
+
+
 def test_operations_are_counted_without_training(finished, tmp_path, capsys):
     path = finished()
     assert main(["table", str(path), "--draws", "200"]) == 0
