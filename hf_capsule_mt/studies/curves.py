@@ -75,7 +75,7 @@ def curve_figure(record: Mapping[str, Any], argument: str) -> Figure:
     panels = figure.subplots(1, len(test_sets), squeeze=False)[0]
     for panel, (name, test_set) in zip(panels, test_sets.items(), strict=True):
         _draw(panel, lines, test_set["scores"][record["score"]], record["compare_with"])
-        panel.set_title(_plain(name), fontsize=9)
+        panel.set_title(plain(name), fontsize=9)
         panel.set_xlabel(AXES.get(argument, argument.replace("_", " ")), fontsize=8)
         panel.set_ylabel(record["score"].upper().replace("CHRF", "chrF"), fontsize=8)
         panel.tick_params(labelsize=8)
@@ -109,14 +109,14 @@ def _draw(panel: Axes, lines: Mapping[str, list[Point]], scores: Mapping[str, An
             linestyle=LINES[number % len(LINES)],
             linewidth=1.4,
             markersize=4.5,
-            label=_plain(label) or None,
+            label=plain(label) or None,
             zorder=3,
         )
     if baseline in scores and not any(point.system == baseline for points in lines.values() for point in points):
-        panel.axhline(scores[baseline]["mean"], color="0.6", linewidth=0.9, zorder=0, label=_plain(baseline))
+        panel.axhline(scores[baseline]["mean"], color="0.6", linewidth=0.9, zorder=0, label=plain(baseline))
     panel.set_xticks(range(len(values)), [f"{value:g}" for value in values])
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
     """Dollar signs would begin a formula."""
     return text.replace("$", r"\$")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ..analysis.tables import MISSING, Cell, Table, mark_of
 from ..files import json_text, write_whole
 from ..markup import markdown_text
-from .curves import curve_figure
+from .curves import curve_figure, plain
 from .detail_tables import detail_tables, probability
 from .record import SENTENCES_ALONE, of_runs
 from .study_file import LENGTH, SCORES, TITLES
@@ -176,22 +176,24 @@ def interval_figure(record: Mapping[str, Any]) -> Figure:
     sets = record["test_sets"]
     systems = [s for s in record["systems"] if any(s in t["comparisons"][primary] for t in sets.values())]
     shown = {name: list(_shown(test_set, primary, baseline)) for name, test_set in sets.items()}
-    parts = [(name, part) for name in sets for part in _axis_parts(shown[name])]
-    lengths = {name: sum(high - low for other, (low, high) in parts if other == name) for name in sets}
+    parts = {name: _axis_parts(marks) for name, marks in shown.items()}
+    # test sets are as wide as each other
+    spans = {name: [high - low for low, high in of_set] for name, of_set in parts.items()}
+    widths = [span / sum(of_set) for of_set in spans.values() for span in of_set]
     figure = Figure(figsize=(WIDTH, ROW * len(systems) + MARGIN), dpi=DPI, layout="constrained")
-    widths = [(high - low) / lengths[name] for name, (low, high) in parts]
-    panels = figure.subplots(1, len(parts), sharey=True, squeeze=False, width_ratios=widths)[0]
-    for panel, (name, (low, high)) in zip(panels, parts, strict=True):
-        _draw_differences(panel, [mark for mark in shown[name] if low <= mark.difference <= high], systems)
-        panel.set_xlim(low, high)
-    for name in sets:
-        of_set = [panel for panel, (other, _) in zip(panels, parts, strict=True) if other == name]
-        (main,) = (panel for panel in of_set if panel.get_xlim()[0] < 0 < panel.get_xlim()[1])
-        main.set_title(name.replace("$", r"\$"), fontsize=9)
-        main.set_xlabel(f"{TITLES[primary]}, difference to {baseline}".replace("$", r"\$"), fontsize=8)
-        for left, right in pairwise(of_set):
+    panels = figure.subplots(1, len(widths), sharey=True, squeeze=False, width_ratios=widths)[0]
+    rest = iter(panels)
+    for name, of_set in parts.items():
+        drawn = [next(rest) for _ in of_set]
+        for panel, (low, high) in zip(drawn, of_set, strict=True):
+            _draw_differences(panel, [mark for mark in shown[name] if low <= mark.difference <= high], systems)
+            panel.set_xlim(low, high)
+            if low < 0 < high:
+                panel.set_title(plain(name), fontsize=9)
+                panel.set_xlabel(plain(f"{TITLES[primary]}, difference to {baseline}"), fontsize=8)
+        for left, right in pairwise(drawn):
             _mark_break(left, right)
-    panels[0].set_yticks(range(len(systems)), [system.replace("$", r"\$") for system in systems])
+    panels[0].set_yticks(range(len(systems)), [plain(system) for system in systems])
     panels[0].set_ylim(len(systems) - 0.5, -0.5)
     return figure
 
