@@ -81,12 +81,14 @@ def _together(found: dict[str, Found | None]) -> Finding:
 
 
 def close(systems: Sequence[str], baseline: str, margin: float, *studies: str) -> Finding:
-    """Is one of the systems no further below the baseline than the paper's margin?"""
+    """Is one of the systems no further below the baseline than the margin of the paper; the opposite: all certainly further?"""
     found = {system: difference(system, baseline, *studies) for system in systems}
     known = {system: one for system, one in found.items() if one is not None}
     whole = IN_PROGRESS if not known else NOT_SHOWN
     if any(one.difference >= margin for one in known.values()):
         whole = SHOWN
+    elif known and all(one.sign < 0 and one.interval and one.interval[1] < margin for one in known.values()):
+        whole = OPPOSITE
     return Finding(whole, "; ".join(f"{system} {one.text()}" for system, one in known.items()))
 
 

@@ -132,6 +132,22 @@ def test_all_of_several_have_to_be_above(records):
     assert row("Dou et al.: all dynamic systems")[0] == "in progress"
 
 
+@pytest.mark.parametrize(
+    ("printed", "calibrated", "verdict"),
+    [
+        ((-16, 0.01), (-1.25, 0.01), "shown again"),
+        ((-16, 0.01), (-2.0, 0.2), "not shown"),
+        ((-16, 0.01), (-2.0, 0.01), "not shown"),
+        ((-16, 0.01), (-2.25, 0.01), "the opposite is shown"),
+    ],
+)
+def test_coming_close_is_within_the_margin_and_its_opposite_certainly_outside(records, printed, calibrated, verdict):
+    # the paper's margin is -1.6, the intervals reach 0.5 to each side
+    found = {"simple": (-13, 0.01), "CapsNMT": printed, "CapsNMT calibrated": calibrated}
+    records["studies/multi30k.json"] = study(comparisons=found)
+    assert row("Wang et al.: CapsNMT comes close to the Transformer")[0] == verdict
+
+
 @pytest.mark.parametrize(("means", "verdict"), [((30, 31, 32), "shown again"), ((30, 33, 32), "not shown")])
 def test_best_number_of_capsules(records, means, verdict):
     names = {4: "em N4", 32: "em N32", 128: "em N128"}
