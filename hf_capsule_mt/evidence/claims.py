@@ -81,7 +81,7 @@ def _together(found: dict[str, Found | None]) -> Finding:
 
 
 def close(systems: Sequence[str], baseline: str, margin: float, *studies: str) -> Finding:
-    """Is one of the systems no further below the baseline than the margin of the paper; the opposite: all certainly further?"""
+    """Is one of the systems no further below the baseline than the paper's margin? The opposite: all certainly are."""
     found = {system: difference(system, baseline, *studies) for system in systems}
     known = {system: one for system, one in found.items() if one is not None}
     whole = IN_PROGRESS if not known else NOT_SHOWN
