@@ -1,3 +1,3 @@
 """The version, alone in its file so that the build reads it without importing torch."""
 
-__version__ = "0.11.0"
+__version__ = "0.12.0"

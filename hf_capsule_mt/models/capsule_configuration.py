@@ -16,6 +16,7 @@ LINEAR_INPUTS = ("layers", "votes")
 # of stacks whose layers are not normalised; the first one is the default
 LAYER_NORMALIZATIONS = ("own", "final")
 AGGREGATION_INITS = ("identity", "paper")
+EM_DENSITIES = ("product", "geometric_mean")
 GUIDED_ROUTINGS = ("none", "routing", "classifier", "attention", "recurrent")
 GUIDED_LOSSES = ("bow_loss_weight", "bca_loss_weight")
 GUIDED_LOSS_NORMALIZATIONS = ("sentence", "token")
@@ -55,6 +56,8 @@ class CapsuleConfigMixin:
         aggregation_hidden_size (`int`): hidden size of F_l and FFN_l, which the paper does not give. Defaults to
             d_model.
         em_inverse_temperature (`float`): final value of the inverse temperature lambda of Eq. 14.
+        em_density (`str`): the density of a vote over its d_model / N dimensions in EM routing: their "product", as
+            in the paper, or their "geometric_mean" (ours), with which few, large capsules train as well as many.
         guided_routing (`str`): how the source words are assigned to PAST and FUTURE contents at each decoding step
             (Zheng et al. 2019): "none", "routing" (guided dynamic routing, Alg. 1), or the paper's baselines
             "classifier" (CLF), "attention" (ATTN) and "recurrent" (PFRNN, Zheng et al. 2018).
@@ -99,6 +102,7 @@ class CapsuleConfigMixin:
     aggregation_init: str = "identity"
     aggregation_hidden_size: int | None = None
     em_inverse_temperature: float | int = 1.0
+    em_density: str = "product"
     guided_routing: str = "none"
     num_past_capsules: int = 2
     num_future_capsules: int = 2
@@ -225,6 +229,7 @@ class CapsuleConfigMixin:
             check_minimum(name, getattr(self, name), 1)
         if not self.em_inverse_temperature > 0:
             raise ValueError(f"em_inverse_temperature={self.em_inverse_temperature} must be greater than 0")
+        check_choice("em_density", self.em_density, EM_DENSITIES)
         if not 0 <= self.label_smoothing < 1:
             raise ValueError(f"label_smoothing={self.label_smoothing} must be at least 0 and less than 1")
         for name in LAYERDROPS:

@@ -240,18 +240,27 @@ class EMRoutingAggregation(InitialisesItself, RoutingAggregation):
     def __init__(self, config, num_layers: int) -> None:
         super().__init__(config, num_layers)
         self.inverse_temperatures = inverse_temperature_schedule(self.num_iterations, config.em_inverse_temperature)
+        self.geometric_mean = config.em_density == "geometric_mean"
         self.activation_weight = nn.Parameter(torch.empty(num_layers, config.aggregation_hidden_size))
         self.beta_a = nn.Parameter(torch.empty(self.num_capsules))
         self.beta_mu = nn.Parameter(torch.empty(self.num_capsules))
 
     def capsules(self, hidden: Tensor, votes: Tensor) -> Tensor:
         activations = self.activations(hidden)
-        return em_routing_capsules(votes, activations, self.beta_a, self.beta_mu, self.inverse_temperatures)
+        return em_routing_capsules(
+            votes, activations, self.beta_a, self.beta_mu, self.inverse_temperatures, self.geometric_mean
+        )
 
     def route(self, hidden: Tensor, votes: Tensor) -> RoutingOutput:
         activations = self.activations(hidden)
         return em_routing(
-            votes, activations, self.beta_a, self.beta_mu, self.inverse_temperatures, return_all_agreements=True
+            votes,
+            activations,
+            self.beta_a,
+            self.beta_mu,
+            self.inverse_temperatures,
+            geometric_mean=self.geometric_mean,
+            return_all_agreements=True,
         )
 
     def activations(self, hidden: Tensor) -> Tensor:

@@ -147,6 +147,7 @@ def em_routing(
     beta_mu: Tensor | float,
     inverse_temperatures: Sequence[float],
     *,
+    geometric_mean: bool = False,
     return_all_agreements: bool = False,
 ) -> RoutingOutput:
     """Iterative EM routing, Dou et al. Alg. 2 and Eq. 10-16 (Hinton et al. 2018).
@@ -165,6 +166,8 @@ def em_routing(
         beta_a: cost beta_A of coding a capsule's mean and variance when it is active, scalar or [N].
         beta_mu: cost beta_mu per unit of assigned input, scalar or [N].
         inverse_temperatures: lambda of Eq. 14 for each of the R iterations.
+        geometric_mean: the density of a vote is the geometric mean over its D dimensions instead of their product
+            (ours, not in the paper): with large D, products prefer one capsule by so much that training suffers.
         return_all_agreements: also return the agreement of every iteration.
 
     Returns:
@@ -180,7 +183,9 @@ def em_routing(
             f"activations must have one value per input capsule, shape {tuple(votes.shape[:-2])}, "
             f"but have shape {tuple(activations.shape)}"
         )
-    capsules, log_agreements = _em_iterations(votes, activations, beta_a, beta_mu, inverse_temperatures)
+    capsules, log_agreements = _em_iterations(
+        votes, activations, beta_a, beta_mu, inverse_temperatures, geometric_mean
+    )
     agreements = [step.exp().expand(votes.shape[:-1]) for step in log_agreements[0 if return_all_agreements else -1 :]]
     return RoutingOutput(capsules, agreements[-1], tuple(agreements) if return_all_agreements else None)
 
@@ -191,6 +196,7 @@ def _em_iterations(
     beta_a: Tensor | float,
     beta_mu: Tensor | float,
     inverse_temperatures: Sequence[float],
+    geometric_mean: bool,
 ) -> tuple[Tensor, list[Tensor]]:
     """Capsules of `em_routing` and the logarithms of the assignment of every iteration, [..., L, N or 1]."""
     v, sources, spread, over_size = _by_source(votes)
@@ -198,6 +204,8 @@ def _em_iterations(
     beta_a, beta_mu = (_widened(beta) if isinstance(beta, Tensor) else beta for beta in (beta_a, beta_mu))
     # Eq. 13 without sum_d log sigma_d: what a unit of assigned input costs with variances of one
     unit_cost = beta_mu + size * 0.5 * (1 + math.log(2 * math.pi))
+    # what the density of a vote, a product over its dimensions, is raised to
+    power = 1 / size if geometric_mean else 1.0
     log_activations = _widened(activations).clamp_min(ACTIVATION_FLOOR).log().unsqueeze(-1)
     # one column that broadcasts for the uniform start
     log_agreements = [v.new_full((*votes.shape[:-2], 1), -math.log(num_capsules))]
@@ -214,34 +222,44 @@ def _em_iterations(
         activation_logits = inverse_temperature * (beta_a - mass * (unit_cost + log_deviation))
         if iteration < last:
             # E-step (Eq. 15-16); the factor (2 pi)^(-D/2), the same for every capsule, falls out
-            log_prior = torch.nn.functional.logsigmoid(activation_logits) - log_deviation
+            log_prior = torch.nn.functional.logsigmoid(activation_logits).sub(log_deviation, alpha=power)
             exponent = over_size(squared_distance / variance)
-            log_agreements.append(torch.sub(log_prior, exponent, alpha=0.5).log_softmax(dim=-1))
+            log_agreements.append(torch.sub(log_prior, exponent, alpha=0.5 * power).log_softmax(dim=-1))
     capsules = spread(activation_logits.sigmoid()) * mean
     return capsules.reshape(*votes.shape[:-3], *votes.shape[-2:]).to(votes.dtype), log_agreements
 
 
 def em_routing_capsules(
-    votes: Tensor, activations: Tensor, beta_a: Tensor, beta_mu: Tensor, inverse_temperatures: tuple[float, ...]
+    votes: Tensor,
+    activations: Tensor,
+    beta_a: Tensor,
+    beta_mu: Tensor,
+    inverse_temperatures: tuple[float, ...],
+    geometric_mean: bool = False,
 ) -> Tensor:
     """The capsules of `em_routing` alone, without keeping anything of its iterations (`in_pieces`).
 
     Args:
         votes: [..., L, N, D].
-        activations, beta_a, beta_mu, inverse_temperatures: as in `em_routing`.
+        activations, beta_a, beta_mu, inverse_temperatures, geometric_mean: as in `em_routing`.
 
     Returns:
         [..., N, D].
     """
     rows = [votes.flatten(0, -4), activations.flatten(0, -2)]
-    capsules = in_pieces(_em_routing_core, rows, [beta_a, beta_mu], (inverse_temperatures,))
+    capsules = in_pieces(_em_routing_core, rows, [beta_a, beta_mu], (inverse_temperatures, geometric_mean))
     return capsules.unflatten(0, votes.shape[:-3])
 
 
 def _em_routing_core(
-    votes: Tensor, activations: Tensor, beta_a: Tensor, beta_mu: Tensor, inverse_temperatures: tuple[float, ...]
+    votes: Tensor,
+    activations: Tensor,
+    beta_a: Tensor,
+    beta_mu: Tensor,
+    inverse_temperatures: tuple[float, ...],
+    geometric_mean: bool,
 ) -> Tensor:
-    return _em_iterations(votes, activations, beta_a, beta_mu, inverse_temperatures)[0]
+    return _em_iterations(votes, activations, beta_a, beta_mu, inverse_temperatures, geometric_mean)[0]
 
 
 def guided_dynamic_routing(

@@ -41,12 +41,14 @@ def em_routing(
     beta_mu: Tensor,
     inverse_temperatures: list[float],
     variance_floor: float,
+    geometric_mean: bool = False,
 ) -> tuple[Tensor, list[Tensor]]:
     """Alg. 2 for one position. votes: [L, N, D], activations: [L], beta_a and beta_mu: [N].
 
     Returns capsules [N, D] and the assignment C [L, N] of every iteration, before the M-step multiplies it by A^H.
     """
     num_layers, num_capsules, size = votes.shape
+    power = 1 / size if geometric_mean else 1  # the mean is ours
     c = [[votes.new_tensor(1 / num_capsules) for _ in range(num_capsules)] for _ in range(num_layers)]  # line 2
     history = []
     for inverse_temperature in inverse_temperatures:
@@ -72,8 +74,8 @@ def em_routing(
                 density = votes.new_ones(())
                 for h in range(size):  # Eq. 15, one factor per dimension
                     squared = (votes[layer, n, h] - mu[n][h]) ** 2
-                    density = density * torch.exp(-squared / (2 * variance[n][h]))
-                    density = density / (2 * math.pi * variance[n][h]).sqrt()
+                    density = density * torch.exp(-power * squared / (2 * variance[n][h]))
+                    density = density / (2 * math.pi * variance[n][h]) ** (power / 2)
                 weighted.append(omega_activation[n] * density)
             c.append([w / sum(weighted) for w in weighted])  # Eq. 16
     return torch.stack([omega_activation[n] * mu[n] for n in range(num_capsules)]), history

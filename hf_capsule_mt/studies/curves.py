@@ -48,14 +48,18 @@ def curve_lines(systems: Mapping[str, Mapping[str, Any]], argument: str) -> dict
     groups = {key: points for key, points in groups.items() if len({point.value for point in points}) > 1}
     names = sorted({name for key in groups for name in others[key]})
     telling = [name for name in names if len({json_text(others[key].get(name)) for key in groups}) > 1]
-    return {
-        ", ".join(_described(name, others[key].get(name)) for name in telling): sorted(points)
-        for key, points in groups.items()
-    }
+    # what some lines do not say
+    partial = {name for name in telling if any(name not in others[key] for key in groups)}
+    lines = {}
+    for key, points in groups.items():
+        told = {name: others[key][name] for name in telling if name in others[key]}
+        lines[", ".join(_described(name, value, name in partial) for name, value in told.items())] = sorted(points)
+    return lines
 
 
-def _described(name: str, value: Any) -> str:
-    return value if isinstance(value, str) else f"{name}={json_text(value)}"
+def _described(name: str, value: Any, named: bool) -> str:
+    text = value if isinstance(value, str) else json_text(value)
+    return f"{name}={text}" if named or text is not value else text
 
 
 def curve_figure(record: Mapping[str, Any], argument: str) -> Figure:

@@ -123,6 +123,10 @@ class ModelArguments:
     aggregation_init: Literal["identity", "paper"] | None = argument("New model: identity.")
     aggregation_hidden_size: int | None = argument("Hidden size of the vote networks; new model: d_model.")
     em_inverse_temperature: float | None = argument("Final inverse temperature of EM routing; new model: 1.")
+    em_density: Literal["product", "geometric_mean"] | None = argument(
+        "EM routing: of a vote, over its dimensions; with few capsules, geometric_mean trains better; new model: "
+        "product, as in the paper."
+    )
     guided_routing: Literal["none", "routing", "classifier", "attention", "recurrent"] | None = argument(
         "How source words are assigned to PAST and FUTURE at each step (Zheng et al. 2019); new model: none."
     )

@@ -153,9 +153,12 @@ def test_best_number_of_capsules(records, means, verdict):
     names = {4: "em N4", 32: "em N32", 128: "em N128"}
     arguments = {name: {"num_capsules": number} for number, name in names.items()}
     values = dict(zip(names.values(), means, strict=True))
+    # our own option's line is told, and decides nothing
+    arguments |= {f"mean N{number}": {"num_capsules": number, "em_density": "geometric_mean"} for number in (4, 32)}
+    values |= {"mean N4": 35, "mean N32": 34}
     records["studies/grammar_capsules.json"] = study(values, arguments=arguments)
     found, numbers = row("Dou et al.: the more capsules N")
-    assert found == verdict and "4: 30.0" in numbers
+    assert found == verdict and "4: 30.0" in numbers and "em_density=geometric_mean 4: 35.0, 32: 34.0" in numbers
 
 
 def buckets(*values):

@@ -39,6 +39,7 @@ BAD_VALUES = {
     "init": ({"aggregation_init": "zero"}, "choose one of identity, paper"),
     "hidden size": ({"aggregation_hidden_size": 0}, "aggregation_hidden_size=0 must be at least 1"),
     "temperature": ({"em_inverse_temperature": 0}, "em_inverse_temperature=0 must be greater than 0"),
+    "density": ({"em_density": "mean"}, "em_density='mean' is not known; choose one of product, geometric_mean"),
     "unknown guided routing": (
         {"guided_routing": "gdr"},
         "choose one of none, routing, classifier, attention, recurrent",

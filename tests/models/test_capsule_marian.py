@@ -43,6 +43,7 @@ SYSTEMS = {
     "linear-votes": {"aggregation": "linear", "linear_inputs": "votes"},
     "dr-uniform": {"aggregation": "dynamic_routing", "routing_iterations": 1},
     "em-one-layer": {"aggregation": "em_routing", "encoder_layers": 1, "decoder_layers": 4, "routing_iterations": 5},
+    "em-geometric-mean": {"aggregation": "em_routing", "num_capsules": 3, "em_density": "geometric_mean"},
     "gdr": {"aggregation": "none", "guided_routing": "routing"},
     "gdr-uniform": {"aggregation": "none", "guided_routing": "routing", "routing_iterations": 1},
     "gdr-full-on-em": {"guided_routing": "routing", **BOTH_LOSSES},
@@ -411,6 +412,17 @@ def test_lora_reaches_the_vote_matrices():
     config = peft.LoraConfig(task_type="SEQ_2_SEQ_LM", r=2, target_modules=r".*aggregation.*output_proj\.\d")
     lora = peft.get_peft_model(capsule_model(), config)
     assert sum(p.requires_grad for p in lora.parameters()) == 2 * (3 + 2)
+
+
+def test_the_density_of_em_routing_reaches_capsules_and_agreements():
+    found = []
+    for density in ("product", "geometric_mean"):
+        model = capsule_model(aggregation="em_routing", num_capsules=3, em_density=density)
+        fast, shown = model(**sentence_batch()), model(**sentence_batch(), output_agreements=True)
+        torch.testing.assert_close(shown.logits, fast.logits)
+        found.append((fast.logits, shown.encoder_agreements[-1], shown.decoder_agreements[-1]))
+    for product, mean in zip(*found, strict=True):
+        assert not torch.allclose(product, mean, atol=1e-4)
 
 
 def test_all_padding_row_stays_finite():

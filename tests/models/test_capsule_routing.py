@@ -17,6 +17,7 @@ from hf_capsule_mt.reference import layer_routing as reference
 
 SHAPES = [(1, 1, 1), (1, 5, 1), (3, 1, 2), (3, 7, 1), (6, 5, 3), (2, 4, 5)]
 shapes = pytest.mark.parametrize("shape", SHAPES, ids=[f"L{s[0]}-N{s[1]}-D{s[2]}" for s in SHAPES])
+densities = pytest.mark.parametrize("geometric_mean", [False, True], ids=["product", "geometric-mean"])
 iterations = pytest.mark.parametrize("num_iterations", [1, 2, 3, 5], ids=lambda r: f"R{r}")
 
 
@@ -37,9 +38,9 @@ def reference_dynamic(votes, num_iterations):
     return capsules, history
 
 
-def reference_em(votes, activations, beta_a, beta_mu, temperatures):
+def reference_em(votes, activations, beta_a, beta_mu, temperatures, geometric_mean):
     rows = [
-        reference.em_routing(v, a, beta_a, beta_mu, list(temperatures), VARIANCE_FLOOR)
+        reference.em_routing(v, a, beta_a, beta_mu, list(temperatures), VARIANCE_FLOOR, geometric_mean)
         for v, a in zip(votes.flatten(0, -4), activations.flatten(0, -2), strict=True)
     ]
     capsules = torch.stack([capsules for capsules, _ in rows]).unflatten(0, votes.shape[:-3])
@@ -74,11 +75,12 @@ def test_dynamic_routing_is_algorithm_1(shape, num_iterations):
 
 @shapes
 @iterations
-def test_em_routing_is_algorithm_2(shape, num_iterations):
+@densities
+def test_em_routing_is_algorithm_2(shape, num_iterations, geometric_mean):
     inputs = make_inputs(shape)
     temperatures = inverse_temperature_schedule(num_iterations, final=3.0)
-    fast = em_routing(*inputs, temperatures, return_all_agreements=True)
-    capsules, history = reference_em(*inputs, temperatures)
+    fast = em_routing(*inputs, temperatures, geometric_mean=geometric_mean, return_all_agreements=True)
+    capsules, history = reference_em(*inputs, temperatures, geometric_mean)
     assert_same_with_gradients(fast.capsules, capsules, inputs)
     for ours, theirs in zip(fast.agreements, history, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-8, atol=1e-12)
@@ -89,9 +91,29 @@ def test_dynamic_routing_gradcheck():
     assert torch.autograd.gradcheck(lambda v: dynamic_routing(v, 3)[:2], (votes,))
 
 
-def test_em_routing_gradcheck():
+@densities
+def test_em_routing_gradcheck(geometric_mean):
     inputs = make_inputs((3, 4, 2), leading=(2,))
-    assert torch.autograd.gradcheck(lambda *x: em_routing(*x, inverse_temperature_schedule(3, 2.0))[:2], inputs)
+    temperatures = inverse_temperature_schedule(3, 2.0)
+    assert torch.autograd.gradcheck(lambda *x: em_routing(*x, temperatures, geometric_mean=geometric_mean)[:2], inputs)
+
+
+def test_densities_differ_for_capsules_of_several_dimensions_alone():
+    for shape, differ in (((3, 6, 1), False), ((3, 2, 3), True)):
+        inputs = make_inputs(shape)
+        product, mean = (em_routing(*inputs, [1.0, 1.0], geometric_mean=g).agreement for g in (False, True))
+        assert torch.equal(product, mean) is not differ
+
+
+def test_few_large_capsules_pass_on_smaller_gradients_with_the_geometric_mean():
+    # the assignments of products jump from one capsule to another, and gradients with them
+    inputs = make_inputs((2, 4, 32), leading=(64,))
+    sizes = []
+    for geometric_mean in (False, True):
+        out = em_routing(*inputs, inverse_temperature_schedule(3), geometric_mean=geometric_mean).capsules
+        upstream = torch.randn(out.shape, generator=torch.Generator().manual_seed(1), dtype=out.dtype)
+        sizes.append(torch.autograd.grad(out, inputs[0], upstream)[0].norm().item())
+    assert sizes[0] > 2 * sizes[1]
 
 
 def test_squash_gradcheck_and_length():

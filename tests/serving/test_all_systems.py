@@ -38,6 +38,7 @@ MARIAN = {
     "dynamic_routing_once": {"aggregation": "dynamic_routing", "routing_iterations": 1, "num_capsules": 4},
     "em_of_four": {"aggregation": "em_routing", "num_capsules": 4, "em_inverse_temperature": 0.5},
     "em_paper_once": {"aggregation": "em_routing", "aggregation_init": "paper", "routing_iterations": 1},
+    "em_geometric_mean": {"aggregation": "em_routing", "num_capsules": 4, "em_density": "geometric_mean"},
     "em_own_layer": {"aggregation": "em_routing", "capsule_inputs": "own_layer", "aggregation_hidden_size": 7},
     "em_encoder": {"aggregation": "em_routing", "aggregate_decoder": False},
     "em_decoder": {"aggregation": "em_routing", "aggregate_encoder": False},
