@@ -129,7 +129,7 @@ def of_values(values: Sequence[float], setting: str) -> Found | None:
     mean, count = fmean(values), len(values)
     if count == 1:
         return Found(mean, None, False, 1, setting, True)
-    half = t_quantile(1 - LEVEL / 2, count - 1) * stdev(values) / math.sqrt(count)
+    half = t_quantile(LEVEL, count - 1) * stdev(values) / math.sqrt(count)
     low, high = mean - half, mean + half
     return Found(mean, (low, high), low > 0 or high < 0, count, setting, True)
 

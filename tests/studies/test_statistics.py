@@ -12,6 +12,8 @@ from hf_capsule_mt.studies.statistics import (
     corpus_bleu,
     drawn_scores,
     holm,
+    mean_probability,
+    mean_quantile,
     sentence_counts,
     study_metrics,
     t_probability,
@@ -67,8 +69,34 @@ def test_drawn_scores_are_those_of_drawn_sentences():
     ("degrees", "quantile"), [(1, 12.7062), (2, 4.3027), (3.5, 2.9403), (10, 2.2281), (1e7, 1.9600)]
 )
 def test_quantiles_are_those_of_the_tables(degrees, quantile):
-    assert t_quantile(0.975, degrees) == pytest.approx(quantile, abs=2e-3 if degrees == 3.5 else 1e-4)
-    assert t_probability(t_quantile(0.975, degrees), degrees) == pytest.approx(0.05)
+    assert t_quantile(0.05, degrees) == pytest.approx(quantile, abs=2e-3 if degrees == 3.5 else 1e-4)
+    assert t_probability(t_quantile(0.05, degrees), degrees) == pytest.approx(0.05)
+
+
+def test_means_of_quantiles():
+    weights = {2: 0.25, 999: 0.75}
+    assert mean_quantile(0.05, weights) == pytest.approx(0.25 * 4.3027 + 0.75 * 1.9623, abs=1e-4)
+    for tail in (0.9, 0.3, 0.05, 1e-3, 1e-8):
+        assert mean_probability(mean_quantile(tail, weights), weights) == pytest.approx(tail, rel=1e-6)
+    assert mean_probability(0.0, weights) == 1 and mean_probability(2.0, {2: 1.0, 9: 0.0}) == t_probability(2.0, 2)
+    assert 0 < mean_probability(1e60, weights) < 1e-20
+
+
+@pytest.mark.parametrize("seeds", [2, 3])
+def test_small_p_values_are_as_rare_as_they_say(seeds):
+    # what Holm's correction looks at; normal differences, of which most is of seeds and sentences together
+    generator = np.random.default_rng(seeds)
+    shared, both, repetitions = 0.2, 1.0, 20_000
+    own = generator.normal(0, both, (repetitions, seeds))
+    means = np.abs(own.mean(axis=1) + generator.normal(0, shared, repetitions))
+    between = own.var(axis=1, ddof=1) / seeds
+    variances = between + shared**2
+    shares = np.linspace(0, 1, 9)
+    for tail in (0.05, 0.01, 0.005):
+        quantiles = [mean_quantile(tail, {seeds - 1: share, 999: 1 - share}) for share in shares]
+        reached = np.interp(between / variances, shares, quantiles)
+        # one t with the mean of 1/df is wrong 2.8 and 7.7 times as often as it says, for 0.005
+        assert (means / np.sqrt(variances) > reached).mean() < (1.5 if seeds > 2 else 2.5) * tail
 
 
 def test_holm():
@@ -85,7 +113,8 @@ def test_equal_systems_do_not_differ():
 def test_one_seed_is_the_sentences_alone():
     drawn = np.random.default_rng(1).normal(0, 1, (400, 1))
     result = compare_systems(np.array([32.0]), np.array([30.0]), 2 + drawn, 0 * drawn, 1000)
-    assert result.standard_error == pytest.approx(drawn.std(ddof=1)) and result.degrees == 999 and result.seeds == 1
+    assert result.standard_error == pytest.approx(drawn.std(ddof=1)) and result.share == 0 and result.seeds == 1
+    assert result.p == pytest.approx(t_probability(result.difference / result.standard_error, 999))
 
 
 def synthetic_counts(generator, seeds: int, quality: float, seed_effect: float, size: int = SENTENCES, effect=None):
