@@ -179,20 +179,20 @@ def compare_systems(
         variance = between + within
         share = between / variance if variance > 0 else 1.0
     error = math.sqrt(variance)
-    weights = {n - 1: share, max(1, sentences - 1): 1 - share}
+    weights = [(n - 1, share), (max(1, sentences - 1), 1 - share)]
     half = mean_quantile(LEVEL, weights) * error if error > 0 else 0.0
     p = mean_probability(abs(mean) / error, weights) if error > 0 else float(mean == 0)
     return Comparison(mean, (mean - half, mean + half), p, error, share, n)
 
 
-def mean_quantile(tail: float, weights: Mapping[int, float]) -> float:
-    """The mean of the quantiles of Student's t for several degrees of freedom, which have weights that sum to 1."""
-    return sum(weight * t_quantile(tail, degrees) for degrees, weight in weights.items() if weight > 0)
+def mean_quantile(tail: float, weights: Sequence[tuple[int, float]]) -> float:
+    """The mean of the quantiles of Student's t for several degrees of freedom, with weights that sum to 1."""
+    return sum(weight * t_quantile(tail, degrees) for degrees, weight in weights if weight > 0)
 
 
-def mean_probability(t: float, weights: Mapping[int, float]) -> float:
+def mean_probability(t: float, weights: Sequence[tuple[int, float]]) -> float:
     """The tail whose `mean_quantile` is t >= 0."""
-    tails = sorted(t_probability(t, degrees) for degrees, weight in weights.items() if weight > 0)
+    tails = sorted(t_probability(t, degrees) for degrees, weight in weights if weight > 0)
     low, high = max(tails[0], SMALLEST), max(tails[-1], SMALLEST)
     if high - low <= 1e-9 * high:
         return high

@@ -74,12 +74,14 @@ def test_quantiles_are_those_of_the_tables(degrees, quantile):
 
 
 def test_means_of_quantiles():
-    weights = {2: 0.25, 999: 0.75}
+    weights = [(2, 0.25), (999, 0.75)]
     assert mean_quantile(0.05, weights) == pytest.approx(0.25 * 4.3027 + 0.75 * 1.9623, abs=1e-4)
     for tail in (0.9, 0.3, 0.05, 1e-3, 1e-8):
         assert mean_probability(mean_quantile(tail, weights), weights) == pytest.approx(tail, rel=1e-6)
-    assert mean_probability(0.0, weights) == 1 and mean_probability(2.0, {2: 1.0, 9: 0.0}) == t_probability(2.0, 2)
+    assert mean_probability(0.0, weights) == 1 and mean_probability(2.0, [(2, 1.0), (9, 0.0)]) == t_probability(2.0, 2)
     assert 0 < mean_probability(1e60, weights) < 1e-20
+    # as many seeds as sentences
+    assert mean_quantile(0.05, [(1, 0.25), (1, 0.75)]) == pytest.approx(12.7062, abs=1e-4)
 
 
 @pytest.mark.parametrize("seeds", [2, 3])
@@ -93,7 +95,7 @@ def test_small_p_values_are_as_rare_as_they_say(seeds):
     variances = between + shared**2
     shares = np.linspace(0, 1, 9)
     for tail in (0.05, 0.01, 0.005):
-        quantiles = [mean_quantile(tail, {seeds - 1: share, 999: 1 - share}) for share in shares]
+        quantiles = [mean_quantile(tail, [(seeds - 1, share), (999, 1 - share)]) for share in shares]
         reached = np.interp(between / variances, shares, quantiles)
         # one t with the mean of 1/df is wrong 2.8 and 7.7 times as often as it says, for 0.005
         assert (means / np.sqrt(variances) > reached).mean() < (1.5 if seeds > 2 else 2.5) * tail
