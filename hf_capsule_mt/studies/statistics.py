@@ -46,6 +46,8 @@ Scorer = Callable[[Floats], Floats]
 LEVEL = 0.05
 # p-values end here: quantiles of smaller tails are out of reach.
 SMALLEST = 1e-100
+# Quantiles so close to 0 are proportional to what the tail lacks of 1.
+NEAR = 0.01
 # Draws that are made at a time: their counts of sentences fill the memory.
 PIECE = 200
 
@@ -192,8 +194,10 @@ def mean_quantile(tail: float, weights: Sequence[tuple[int, float]]) -> float:
 
 def mean_probability(t: float, weights: Sequence[tuple[int, float]]) -> float:
     """The tail whose `mean_quantile` is t >= 0."""
-    tails = sorted(t_probability(t, degrees) for degrees, weight in weights if weight > 0)
-    low, high = max(tails[0], SMALLEST), max(tails[-1], SMALLEST)
+    tails = {degrees: max(t_probability(t, degrees), SMALLEST) for degrees, weight in weights if weight > 0}
+    if t < NEAR:
+        return 1 - 1 / sum(weight / max(1 - tails[degrees], SMALLEST) for degrees, weight in weights if weight > 0)
+    low, high = min(tails.values()), max(tails.values())
     if high - low <= 1e-9 * high:
         return high
     # between the two, and the logarithms are nearly straight

@@ -80,6 +80,9 @@ def test_means_of_quantiles():
         assert mean_probability(mean_quantile(tail, weights), weights) == pytest.approx(tail, rel=1e-6)
     assert mean_probability(0.0, weights) == 1 and mean_probability(2.0, [(2, 1.0), (9, 0.0)]) == t_probability(2.0, 2)
     assert 0 < mean_probability(1e60, weights) < 1e-20
+    # systems that hardly differ
+    near = [mean_probability(t, weights) for t in (0.0, 1e-17, 1e-9, 1e-7, 1e-6, 1e-4, 9.9e-3, 1.01e-2, 0.1, 1.0)]
+    assert near == sorted(near, reverse=True) and near[6] - near[7] == pytest.approx(2e-4 * 0.77, rel=0.1)
     # as many seeds as sentences
     assert mean_quantile(0.05, [(1, 0.25), (1, 0.75)]) == pytest.approx(12.7062, abs=1e-4)
 
