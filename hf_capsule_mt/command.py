@@ -9,7 +9,6 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 
-import torch
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 
@@ -77,7 +76,10 @@ def say(program: str, message: str) -> None:
 def _out_of_memory(error: Exception) -> bool:
     # PyTorch has a class of its own for accelerators alone, ONNX Runtime none
     messages = ("can't allocate memory", "Failed to allocate memory")
-    return isinstance(error, MemoryError | torch.OutOfMemoryError) or any(words in str(error) for words in messages)
+    # whoever could have raised it has imported it
+    torch = sys.modules.get("torch")
+    kinds = (MemoryError,) if torch is None else (MemoryError, torch.OutOfMemoryError)
+    return isinstance(error, kinds) or any(words in str(error) for words in messages)
 
 
 def _abandon_output() -> None:

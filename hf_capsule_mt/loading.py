@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import logging
 import os
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +22,7 @@ from transformers.utils import (
 )
 
 from .models.capsule_operators import UnknownAggregationError
-from .operators import OPERATORS_HELP, load_operators, operator_source
+from .operators import load_operators, operator_source
 
 logger = logging.getLogger(__name__)
 
@@ -32,7 +30,6 @@ logger = logging.getLogger(__name__)
 PICKLE_STARTS = (b"PK\x03\x04", b"\x80")
 # What a checkpoint of a training run has beside its weights; the random states have names of their own.
 STATES = ("optimizer.pt", "scheduler.pt", "scaler.pt")
-TRUST_HELP = "run the code that a checkpoint brings along; read it first"
 TO_SAFETENSORS = (
     'python -c "import hf_capsule_mt; from transformers import AutoModelForSeq2SeqLM, AutoTokenizer; '
     "[c.from_pretrained('{name}', trust_remote_code=False).save_pretrained('NEW_FOLDER') "
@@ -110,24 +107,6 @@ def _compare_operators(name: str | Path, model: Any) -> None:
         return
     if operator_source(model.config) != saved.read_text(encoding="utf-8"):
         logger.warning(f"{name} was saved with another {file} than the one that is in use now")
-
-
-def add_trust_argument(parser: argparse.ArgumentParser) -> None:
-    """The arguments of every command that loads a checkpoint: what code may be run for it."""
-    parser.add_argument("--trust_remote_code", action="store_true", help=TRUST_HELP)
-    parser.add_argument("--operators", nargs="+", metavar="FILE", action=_LoadOperators, help=OPERATORS_HELP)
-
-
-class _LoadOperators(argparse.Action):
-    """Operators are run when they are named, before anything else is read."""
-
-    def __call__(self, parser: Any, namespace: argparse.Namespace, values: Any, option: str | None = None) -> None:
-        names: Sequence[str] = values
-        try:
-            load_operators(names)
-        except ValueError as error:
-            raise argparse.ArgumentError(self, str(error)) from None
-        setattr(namespace, self.dest, [str(name) for name in names])
 
 
 def check_weights(name: str | Path) -> None:

@@ -40,10 +40,6 @@ from .{operator} import __doc__ as operator_doc  # noqa: F401
 for _class in ({classes}):
     _class.__module__ = __name__
 '''
-OPERATORS_HELP = (
-    "Files (or modules) with aggregations of your own, which are run; relative to the current folder. See "
-    "docs/operators.md."
-)
 
 
 def load_operators(names: Iterable[str | Path] | None) -> None:

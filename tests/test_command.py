@@ -33,6 +33,18 @@ def test_answers_without_importing_what_is_slow(argv, status, said):
     assert said in result.stdout + result.stderr and "Traceback" not in result.stderr
 
 
+@pytest.mark.parametrize("name", ["data", "launch-config", "prepare", "translate"])
+def test_commands_that_do_without_pytorch(name):
+    code = (
+        "import sys\n"
+        "sys.modules['torch'] = sys.modules['transformers'] = None\n"
+        "from hf_capsule_mt.__main__ import main\n"
+        "sys.exit(main())"
+    )
+    result = subprocess.run([sys.executable, "-c", code, name, "--help"], capture_output=True, text=True)
+    assert result.returncode == 0 and f"usage: hf-capsule-mt {name} " in result.stdout, result.stderr
+
+
 def test_help_names_every_command(capsys):
     assert main(["--help"]) == 0
     text = capsys.readouterr().out

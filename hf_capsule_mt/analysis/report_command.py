@@ -30,7 +30,8 @@ from ..evaluation.checkpoints import is_missing_directory
 from ..evaluation.comet import find_comet
 from ..evaluation.translate_command import GOES_ON, check_numbers
 from ..files import only_writer
-from ..loading import add_trust_argument, from_checkpoint
+from ..loading import from_checkpoint
+from ..trust_arguments import add_trust_argument
 from .alignment_part import PART as ALIGNMENTS
 from .alignment_part import add_alignment_arguments, alignment_file, check_can_probe
 from .named_runs import named_runs

@@ -26,8 +26,8 @@ from ..analysis.report import describe
 from ..command import run_command
 from ..evaluation.checkpoints import is_missing_directory, load_checkpoint
 from ..files import read_json, read_lines
-from ..loading import add_trust_argument
 from ..models.tokenizer_languages import is_multilingual
+from ..trust_arguments import add_trust_argument
 
 PROGRAM = "hf-capsule-mt demo"
 MISSING = 'the demonstration needs gradio: pip install "hf_capsule_mt[demo]"'

@@ -20,7 +20,6 @@ from ..operators import operator_source
 from ..serving.onnx_translator import SETTINGS
 
 Loader = TypeVar("Loader", bound=Callable[..., Any])
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 def is_missing_directory(checkpoint: str | Path) -> bool:
@@ -59,7 +58,7 @@ def load_checkpoint(
 
     Args:
         checkpoint: directory, or name on the Hub.
-        dtype: see `DTYPES`.
+        dtype: one of `backend.DTYPES`.
         device: "cpu", "cuda", ...; the accelerator if there is one.
         trust_remote_code: run the code that the checkpoint brings, if it needs any.
 
@@ -82,7 +81,7 @@ def load_checkpoint(
         AutoModelForSeq2SeqLM,
         checkpoint,
         trust_remote_code=trust_remote_code,
-        dtype=DTYPES[dtype],
+        dtype=getattr(torch, dtype),
         output_loading_info=True,
     )
     absent = absent_weights(model, list(loading["missing_keys"]))

@@ -1,4 +1,4 @@
-"""What the command `translate` needs of an exported model, in the place of a checkpoint."""
+"""What the command `translate` needs of an exported model, in the place of a checkpoint. Imports no PyTorch."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import argparse
 import hashlib
 import os
 from pathlib import Path
+from typing import Any
 
-from ..serving.onnx_translator import SETTINGS, OnnxTranslator
-from .line_languages import SIDES
+from ..serving.onnx_translator import SETTINGS, Hypothesis, OnnxTranslator, Progress
+from .backend import Backend, by_pair, prefixes_of, search_options
+from .line_languages import SIDES, group_rows, refuse_language_fields
 
 # what stands in a folder for each part that a message names
 PARTS = {
@@ -27,6 +29,37 @@ REFUSED = {
 }
 # bytes that are read at a time
 CHUNK = 2**20
+
+
+def load_backend(arguments: argparse.Namespace) -> Backend:
+    """
+    The exported model of a command line.
+
+    Raises:
+        ValueError, ImportError: see `load_translator`.
+    """
+    translator = load_translator(arguments)
+
+    def choose(source: str | None, target: str | None) -> tuple[str | None, str | None]:
+        translator.languages(source, target)
+        return source, target
+
+    def run_pair(
+        pair: tuple[str | None, str | None], records: list[dict[str, Any]], show: Progress
+    ) -> list[list[Hypothesis]]:
+        return translator.translate_nbest(
+            [record[arguments.source_field] for record in records],
+            prefixes=prefixes_of(arguments, records),
+            progress=show,
+            source_lang=pair[0],
+            target_lang=pair[1],
+            **search_options(arguments),
+        )
+
+    def run(records: list[dict[str, Any]], places: list[str], progress: Progress) -> list[list[Hypothesis]]:
+        return by_pair(group_rows(arguments, choose, records, places), run_pair, records, progress)
+
+    return Backend(run, lambda: export_fingerprint(translator.folder))
 
 
 def load_translator(arguments: argparse.Namespace) -> OnnxTranslator:
@@ -58,15 +91,14 @@ def load_translator(arguments: argparse.Namespace) -> OnnxTranslator:
 
 def _check_languages(arguments: argparse.Namespace, translator: OnnxTranslator) -> None:
     """Checks the languages of all lines, before any line is read."""
-    known, codes = translator.settings.get("languages"), []
-    for side in SIDES:
-        code = getattr(arguments, side)
-        if getattr(arguments, f"{side}_field") is not None:
-            if known is None:
-                raise ValueError(f"the model is one of a single pair of languages: leave out --{side}_field")
-            # each line says its own: any one stands for them
-            code = next(iter(known["ids"]))
-        codes.append(code)
+    known = translator.settings.get("languages")
+    if known is None:
+        refuse_language_fields(arguments)
+        any_code = None
+    else:
+        any_code = next(iter(known["ids"]))
+    # where each line says its own, any one stands for them
+    codes = [any_code if getattr(arguments, f"{side}_field") else getattr(arguments, side) for side in SIDES]
     translator.languages(*codes)
 
 

@@ -28,6 +28,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from ..command import run_command
 from ..files import json_text
 from ..models.tokenizer_languages import check_target_text, languages_of
+from .backend import prefixes_of
+from .checkpoint_languages import check_languages, rows_by_languages
 from .checkpoints import checkpoint_fingerprint, load_checkpoint
 from .encoding import target_vocabulary
 from .line_files import (
@@ -39,7 +41,7 @@ from .line_files import (
     open_lines,
     process_lines,
 )
-from .line_languages import check_languages, language_fields, rows_by_languages
+from .line_languages import language_fields
 from .score_pairs import ScoredTranslation, score_pairs
 from .translate_command import (
     SCORE_DECIMALS,
@@ -47,7 +49,6 @@ from .translate_command import (
     after_interruption,
     check_model_arguments,
     json_number,
-    prefixes_of,
 )
 
 PROGRAM = "hf-capsule-mt score"

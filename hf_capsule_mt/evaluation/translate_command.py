@@ -26,18 +26,15 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
-
-import torch
+from typing import Any
 
 from ..command import run_command
 from ..files import json_text
-from ..loading import add_trust_argument
-from ..models.capsule_configuration import CapsuleConfigMixin
-from ..models.tokenizer_languages import LanguagePair, languages_of
-from .checkpoints import DTYPES, checkpoint_fingerprint, load_checkpoint
+from ..serving.onnx_translator import Hypothesis, Progress
+from ..trust_arguments import add_trust_argument
+from .backend import DTYPES, Backend, is_detailed
 from .line_files import (
     STANDARD_STREAM,
     WINDOW,
@@ -48,17 +45,7 @@ from .line_files import (
     open_lines,
     process_lines,
 )
-from .line_languages import (
-    Pair,
-    add_language_arguments,
-    check_language_arguments,
-    check_languages,
-    group_rows,
-    language_fields,
-    rows_by_languages,
-)
-from .onnx_backend import export_fingerprint, load_translator
-from .translate import Hypothesis, Progress, translate, translate_nbest
+from .line_languages import add_language_arguments, check_language_arguments, language_fields
 
 PROGRAM = "hf-capsule-mt translate"
 SCORE_DECIMALS = 6
@@ -67,19 +54,6 @@ GOES_ON = "what is finished is kept, and the same command goes on from there"
 MOST = {"num_beams": 1000, "num_return_sequences": 1000, "max_tokens": 10**7, "window": 10**7}
 LARGEST_PENALTY = 10.0
 BACKENDS = ("pytorch", "onnx")
-
-
-class Backend(NamedTuple):
-    """
-    What translates.
-
-    Attributes:
-        translate: from records, what messages call these, and what to call after every batch to hypotheses.
-        fingerprint: digests of all that the translations depend on.
-    """
-
-    translate: Callable[[list[dict[str, Any]], list[str], Progress], list[list[Hypothesis]]]
-    fingerprint: Callable[[], dict[str, str]]
 
 
 def add_model_arguments(parser: argparse.ArgumentParser) -> None:
@@ -134,13 +108,6 @@ def check_numbers(arguments: argparse.Namespace, *names: str) -> None:
         raise ValueError(f"--length_penalty must be from {-LARGEST_PENALTY:g} to {LARGEST_PENALTY:g}, got {penalty:g}")
 
 
-def prefixes_of(arguments: argparse.Namespace, records: Sequence[dict[str, Any]]) -> list[str] | None:
-    """The forced prefix of each line; None where there are none."""
-    if arguments.prefix_field is not None:
-        return [record[arguments.prefix_field] for record in records]
-    return None if arguments.target_prefix is None else [arguments.target_prefix] * len(records)
-
-
 def after_interruption(arguments: argparse.Namespace) -> str:
     """What to say after Ctrl-C: a part is kept of a file, and not of a stream."""
     return "" if arguments.output in (None, STANDARD_STREAM) else f"; {GOES_ON}"
@@ -185,92 +152,19 @@ def _check(arguments: argparse.Namespace) -> None:
         raise ValueError("--agreements needs --jsonl: they have no place in plain text")
 
 
-def _generate_kwargs(arguments: argparse.Namespace) -> dict[str, Any]:
-    names = ("num_beams", "num_return_sequences", "length_penalty", "max_new_tokens")
-    return {name: getattr(arguments, name) for name in names if getattr(arguments, name) is not None}
-
-
-def _is_detailed(arguments: argparse.Namespace) -> bool:
-    return arguments.scores or arguments.agreements or arguments.num_return_sequences > 1
-
-
-def _pytorch(arguments: argparse.Namespace) -> Backend:
-    model, tokenizer = load_checkpoint(
-        arguments.checkpoint,
-        arguments.dtype,
-        arguments.device,
-        trust_remote_code=arguments.trust_remote_code,
-    )
-    if arguments.agreements and not isinstance(model.config, CapsuleConfigMixin):
-        raise ValueError(f"--agreements are those of capsule models, and {arguments.checkpoint} is none")
-    check_languages(arguments, tokenizer)
-
-    shared: dict[str, Any] = {"max_tokens": arguments.max_tokens, **_generate_kwargs(arguments)}
-
-    def run_pair(pair: LanguagePair | None, records: list[dict[str, Any]], show: Progress) -> list[list[Hypothesis]]:
-        sentences = [record[arguments.source_field] for record in records]
-        prefixes = prefixes_of(arguments, records)
-        with languages_of(tokenizer, pair) as languages:
-            options = {"progress": show, **shared, **languages}
-            if _is_detailed(arguments) or prefixes is not None:
-                return translate_nbest(
-                    model, tokenizer, sentences, prefixes=prefixes, agreements=arguments.agreements, **options
-                )
-            return [[Hypothesis(text, [])] for text in translate(model, tokenizer, sentences, **options)]
-
-    def run(records: list[dict[str, Any]], places: list[str], progress: Progress) -> list[list[Hypothesis]]:
-        return _by_pair(rows_by_languages(arguments, tokenizer, records, places), run_pair, records, progress)
-
-    return Backend(run, lambda: checkpoint_fingerprint(model, tokenizer))
-
-
-def _by_pair(
-    rows_of: Mapping[Pair, list[int]],
-    run_pair: Callable[[Pair, list[dict[str, Any]], Progress], list[list[Hypothesis]]],
-    records: list[dict[str, Any]],
-    progress: Progress,
-) -> list[list[Hypothesis]]:
-    """Translates the records of one pair of languages after the other; results are in the order of the records."""
-    found: dict[int, list[Hypothesis]] = {}
-    for pair, rows in rows_of.items():
-
-        def show(done: int, _: int, before: int = len(found)) -> None:
-            progress(before + done, len(records))
-
-        found.update(zip(rows, run_pair(pair, [records[row] for row in rows], show), strict=True))
-    return [found[row] for row in range(len(records))]
-
-
-def _onnx(arguments: argparse.Namespace) -> Backend:
-    translator = load_translator(arguments)
-    shared: dict[str, Any] = {"max_tokens": arguments.max_tokens, **_generate_kwargs(arguments)}
-
-    def choose(source: str | None, target: str | None) -> tuple[str | None, str | None]:
-        translator.languages(source, target)
-        return source, target
-
-    def run_pair(
-        pair: tuple[str | None, str | None], records: list[dict[str, Any]], show: Progress
-    ) -> list[list[Hypothesis]]:
-        return translator.translate_nbest(
-            [record[arguments.source_field] for record in records],
-            prefixes=prefixes_of(arguments, records),
-            progress=show,
-            source_lang=pair[0],
-            target_lang=pair[1],
-            **shared,
-        )
-
-    def run(records: list[dict[str, Any]], places: list[str], progress: Progress) -> list[list[Hypothesis]]:
-        return _by_pair(group_rows(arguments, choose, records, places), run_pair, records, progress)
-
-    return Backend(run, lambda: export_fingerprint(translator.folder))
+def _load_backend(arguments: argparse.Namespace) -> Backend:
+    # imported when it is asked for: an exported model translates before PyTorch would be imported
+    if arguments.backend == "onnx":
+        from .onnx_backend import load_backend
+    else:
+        from .pytorch_backend import load_backend
+    return load_backend(arguments)
 
 
 def _command(arguments: argparse.Namespace) -> None:
     _check(arguments)
     with open_lines(arguments.input) as lines, LineOutput(arguments.output, [arguments.input]) as output:
-        backend = (_onnx if arguments.backend == "onnx" else _pytorch)(arguments)
+        backend = _load_backend(arguments)
         # Of the options, those that cannot change a translation; which backend it is, its fingerprint says
         neutral = ("input", "output", "max_tokens", "window", "device", "checkpoint", "operators", "backend")
         options = {name: value for name, value in vars(arguments).items() if name not in neutral}
@@ -283,14 +177,12 @@ def _command(arguments: argparse.Namespace) -> None:
             records = _records(arguments, window, places)
             nbest = backend.translate(records, places, progress)
             if arguments.jsonl:
-                return [_json_line(*line, _is_detailed(arguments)) for line in zip(records, nbest, strict=True)]
+                return [_json_line(*line, is_detailed(arguments)) for line in zip(records, nbest, strict=True)]
             numbered = enumerate(nbest, start=first - 1)
             return [line for number, line_nbest in numbered for line in _text_lines(arguments, number, line_nbest)]
 
         total = count_lines(arguments.input)
-        # more than without gradients: PyTorch keeps no account of its tensors, which short sentences gain a tenth by
-        with torch.inference_mode():
-            process_lines(lines, output, run, total=total, window=arguments.window, title="translating")
+        process_lines(lines, output, run, total=total, window=arguments.window, title="translating")
 
 
 def _records(arguments: argparse.Namespace, window: list[str], places: list[str]) -> list[dict[str, Any]]:

@@ -33,7 +33,7 @@ from ..command import run_command
 from ..evaluation.checkpoints import is_missing_directory
 from ..evaluation.encoding import saved_generation_config
 from ..files import empty_folder, parse_json, whole_folder
-from ..loading import add_trust_argument, from_checkpoint
+from ..loading import from_checkpoint
 from ..models.capsule_configuration import (
     AGGREGATION_INITS,
     CAPSULE_INPUTS,
@@ -48,6 +48,7 @@ from ..models.capsule_configuration import (
 from ..models.capsule_operators import known_aggregations
 from ..models.configuration_capsule_marian import CapsuleMarianConfig
 from ..models.tokenizer_languages import LanguagePair, choose_languages, remember_languages
+from ..trust_arguments import add_trust_argument
 
 PROGRAM = "hf-capsule-mt convert"
 CHOICES = {

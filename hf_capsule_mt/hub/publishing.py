@@ -44,11 +44,12 @@ from transformers import AutoConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from ..command import run_command
 from ..files import whole_folder, write_whole
-from ..loading import add_trust_argument, check_is_no_pickle, from_checkpoint
+from ..loading import check_is_no_pickle, from_checkpoint
 from ..markup import markdown_text
 from ..models.pipeline_translation import TranslationPipeline
 from ..models.tokenizer_languages import languages_of
 from ..records import find_paths, find_secrets, is_secret, public_record, texts
+from ..trust_arguments import add_trust_argument
 from . import clean_process
 from .cards import (
     CardValues,

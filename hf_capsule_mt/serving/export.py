@@ -41,13 +41,14 @@ from ..command import run_command
 from ..evaluation.encoding import MOST_TOKENS, source_vocabulary, start_token_id, target_vocabulary
 from ..files import empty_folder, whole_folder, write_whole
 from ..hub.export import export
-from ..loading import add_trust_argument, from_checkpoint
+from ..loading import from_checkpoint
 from ..models.capsule_configuration import CapsuleConfigMixin, refuse_experts
 from ..models.modeling_capsule_bart import CapsuleBartForConditionalGeneration
 from ..models.modeling_capsule_m2m100 import CapsuleM2M100ForConditionalGeneration
 from ..models.modeling_capsule_marian import CapsuleMarianMTModel
 from ..models.modeling_capsule_mbart import CapsuleMBartForConditionalGeneration
 from ..models.pipeline_translation import end_token_ids, max_positions, max_source_length
+from ..trust_arguments import add_trust_argument
 from . import onnx_translator
 from .graphs import AttentionSource, AttentionStep, RecurrentSource, RecurrentStep, Source, State, Step
 from .tokenizer_files import language_settings, source_and_target

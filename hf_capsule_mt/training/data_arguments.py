@@ -11,9 +11,8 @@ from typing import Any, Literal
 from transformers import PreTrainedTokenizerBase
 
 from ..data.corpus import GRAMMAR
-from ..loading import TRUST_HELP
 from ..models.tokenizer_languages import LanguagePair, check_language, is_multilingual
-from ..operators import OPERATORS_HELP
+from ..trust_arguments import OPERATORS_HELP, TRUST_HELP
 from .help_text import argument
 
 # where the data is not called by its languages

@@ -97,7 +97,7 @@ class TestLines:
     def test_a_translation_is_one_line(self, checkpoint, text, capsysbinary, monkeypatch):
         broken = "ein\nhund\r\nrennt\r."
         monkeypatch.setattr(
-            "hf_capsule_mt.evaluation.translate_command.translate", lambda *_, **__: [broken] * len(SOURCES)
+            "hf_capsule_mt.evaluation.pytorch_backend.translate", lambda *_, **__: [broken] * len(SOURCES)
         )
         assert output_of(capsysbinary, "translate", checkpoint, text) == "ein hund rennt .\n" * len(SOURCES)
 
@@ -367,7 +367,7 @@ def interrupt(*_, **__):
 
 
 def test_control_c(checkpoint, text, capsysbinary, monkeypatch):
-    monkeypatch.setattr("hf_capsule_mt.evaluation.translate_command.translate", interrupt)
+    monkeypatch.setattr("hf_capsule_mt.evaluation.pytorch_backend.translate", interrupt)
     for output, advice in (([], ""), (["--output", f"{text}.de"], "; what is finished is kept, and the same command")):
         assert main(["translate", checkpoint, str(text), *output]) == 130
         *_, last = capsysbinary.readouterr().err.decode().splitlines()
@@ -378,7 +378,7 @@ def test_not_enough_memory(checkpoint, text, capsysbinary, monkeypatch):
     def allocate(*_, **__):
         torch.empty(10**15)
 
-    monkeypatch.setattr("hf_capsule_mt.evaluation.translate_command.translate", allocate)
+    monkeypatch.setattr("hf_capsule_mt.evaluation.pytorch_backend.translate", allocate)
     assert "there is not enough memory; give a smaller --max_tokens" in error_of(
         capsysbinary, "translate", checkpoint, text
     )
@@ -409,7 +409,7 @@ def test_the_fingerprint_sees_every_part():
 def test_a_part_of_another_config_is_not_gone_on_with(checkpoint, text, tmp_path, capsysbinary, monkeypatch):
     arguments = ["translate", checkpoint, text, "--output", tmp_path / "out"]
     with monkeypatch.context() as patch:
-        patch.setattr("hf_capsule_mt.evaluation.translate_command.translate", interrupt)
+        patch.setattr("hf_capsule_mt.evaluation.pytorch_backend.translate", interrupt)
         assert main([*map(str, arguments)]) == 130
     model, tokenizer = tiny_model(), tiny_tokenizer()
     model.generation_config.bad_words_ids = [[7]]

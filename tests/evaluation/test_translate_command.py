@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from hf_capsule_mt.__main__ import main
-from hf_capsule_mt.evaluation import translate_command
+from hf_capsule_mt.evaluation import pytorch_backend
 from hf_capsule_mt.evaluation.checkpoints import load_checkpoint, weights_digest
 from hf_capsule_mt.evaluation.translate import translate_nbest
 from tiny_models import capsule_model
@@ -64,13 +64,13 @@ def test_file(checkpoint, text, capsysbinary, window, max_tokens):
 
 
 def test_tensors_keep_no_account(checkpoint, text, capsysbinary, monkeypatch):
-    modes, translate = [], translate_command.translate
+    modes, translate = [], pytorch_backend.translate
 
     def observed(*args, **kwargs):
         modes.append(torch.is_inference_mode_enabled())
         return translate(*args, **kwargs)
 
-    monkeypatch.setattr(translate_command, "translate", observed)
+    monkeypatch.setattr(pytorch_backend, "translate", observed)
     assert run(capsysbinary, checkpoint, text) == TRANSLATED
     assert modes == [True] and not torch.is_inference_mode_enabled()
 
@@ -171,7 +171,7 @@ class TestOutputFile:
     def interrupted(self, checkpoint, text, monkeypatch):
         """A command that was interrupted in its third window of four lines; its arguments."""
         arguments = ["translate", checkpoint, str(text), "--output", f"{text}.de", "--window", "4"]
-        real, calls = translate_command.translate, []
+        real, calls = pytorch_backend.translate, []
 
         def translate(model, tokenizer, sentences, **options):
             calls.append(sentences)
@@ -180,16 +180,16 @@ class TestOutputFile:
             return real(model, tokenizer, sentences, **options)
 
         with monkeypatch.context() as patch:
-            patch.setattr(translate_command, "translate", translate)
+            patch.setattr(pytorch_backend, "translate", translate)
             assert main(arguments) == 130
         return arguments
 
     @pytest.fixture
     def seen(self, monkeypatch):
         """The sentences that are translated from now on."""
-        real, sentences_seen = translate_command.translate, []
+        real, sentences_seen = pytorch_backend.translate, []
         monkeypatch.setattr(
-            translate_command,
+            pytorch_backend,
             "translate",
             lambda model, tokenizer, sentences, **options: (
                 sentences_seen.extend(sentences) or real(model, tokenizer, sentences, **options)

@@ -117,6 +117,7 @@ def _import_everything() -> None:
     import commands
     import hf_capsule_mt
     import hf_capsule_mt.analysis.report_command
+    import hf_capsule_mt.evaluation.pytorch_backend
     import hf_capsule_mt.evaluation.score_command
     import hf_capsule_mt.evaluation.translate_command
     import hf_capsule_mt.hub.conversion

@@ -267,6 +267,18 @@ def test_a_process_that_cannot_import_pytorch(exported, expected):
     assert json.loads(run_process(sys.executable, "-I", "-c", request)) == [[], expected]
 
 
+def test_the_command_imports_no_pytorch(exported, text, capsysbinary):
+    options = ["--backend", "onnx", "--scores", "--num_beams", "3"]
+    request = (
+        "import sys\n"
+        "sys.modules['torch'] = sys.modules['transformers'] = None\n"
+        "from hf_capsule_mt.__main__ import main\n"
+        "sys.exit(main())"
+    )
+    lines = run_process(sys.executable, "-c", request, "translate", exported, str(text), *options).splitlines()
+    assert lines == run(capsysbinary, exported, text, *options)
+
+
 def test_the_program_in_the_folder(exported, expected):
     """As the README of the folder calls it: lines come in, translations go out."""
     program = ["-I", f"{exported}/translator.py", "--num_beams", "3", "--num_return_sequences", "2", "--scores"]
