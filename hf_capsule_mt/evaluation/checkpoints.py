@@ -18,8 +18,10 @@ from transformers.utils.logging import disable_progress_bar
 from ..loading import from_checkpoint
 from ..operators import operator_source
 from ..serving.onnx_translator import SETTINGS
+from .backend import DTYPES
 
 Loader = TypeVar("Loader", bound=Callable[..., Any])
+TORCH_DTYPES = {name: getattr(torch, name) for name in DTYPES}
 
 
 def is_missing_directory(checkpoint: str | Path) -> bool:
@@ -81,7 +83,7 @@ def load_checkpoint(
         AutoModelForSeq2SeqLM,
         checkpoint,
         trust_remote_code=trust_remote_code,
-        dtype=getattr(torch, dtype),
+        dtype=TORCH_DTYPES[dtype],
         output_loading_info=True,
     )
     absent = absent_weights(model, list(loading["missing_keys"]))

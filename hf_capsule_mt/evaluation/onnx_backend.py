@@ -38,7 +38,7 @@ def load_backend(arguments: argparse.Namespace) -> Backend:
     Raises:
         ValueError, ImportError: see `load_translator`.
     """
-    translator = load_translator(arguments)
+    translator, shared = load_translator(arguments), search_options(arguments)
 
     def choose(source: str | None, target: str | None) -> tuple[str | None, str | None]:
         translator.languages(source, target)
@@ -53,7 +53,7 @@ def load_backend(arguments: argparse.Namespace) -> Backend:
             progress=show,
             source_lang=pair[0],
             target_lang=pair[1],
-            **search_options(arguments),
+            **shared,
         )
 
     def run(records: list[dict[str, Any]], places: list[str], progress: Progress) -> list[list[Hypothesis]]:
@@ -98,7 +98,7 @@ def _check_languages(arguments: argparse.Namespace, translator: OnnxTranslator) 
     else:
         any_code = next(iter(known["ids"]))
     # where each line says its own, any one stands for them
-    codes = [any_code if getattr(arguments, f"{side}_field") else getattr(arguments, side) for side in SIDES]
+    codes = [getattr(arguments, side) if getattr(arguments, f"{side}_field") is None else any_code for side in SIDES]
     translator.languages(*codes)
 
 

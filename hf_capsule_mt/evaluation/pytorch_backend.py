@@ -32,12 +32,13 @@ def load_backend(arguments: argparse.Namespace) -> Backend:
     if arguments.agreements and not isinstance(model.config, CapsuleConfigMixin):
         raise ValueError(f"--agreements are those of capsule models, and {arguments.checkpoint} is none")
     check_languages(arguments, tokenizer)
+    shared = search_options(arguments)
 
     def run_pair(pair: LanguagePair | None, records: list[dict[str, Any]], show: Progress) -> list[list[Hypothesis]]:
         sentences = [record[arguments.source_field] for record in records]
         prefixes = prefixes_of(arguments, records)
         with languages_of(tokenizer, pair) as languages:
-            options = {"progress": show, **search_options(arguments), **languages}
+            options = {"progress": show, **shared, **languages}
             if is_detailed(arguments) or prefixes is not None:
                 return translate_nbest(
                     model, tokenizer, sentences, prefixes=prefixes, agreements=arguments.agreements, **options
