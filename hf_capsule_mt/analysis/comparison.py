@@ -2,13 +2,14 @@
 
 A system is one or several runs, which differ in their seeds. The test of one run against one is approximate
 randomisation over the sentences (`evaluation.significance`); with several on both sides it is that of the studies,
-over seeds and sentences together (`studies.statistics`). Holm's correction is over the systems of a metric.
+over seeds and sentences together (`studies.statistics`), in which the variances between the seeds of all systems say
+something of each other. Holm's correction is over the systems of a metric.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,9 +18,11 @@ from ..evaluation.significance import compare
 from ..studies.statistics import (
     SCORERS,
     Floats,
+    SeedVariance,
     as_record,
     drawn_scores,
     holm,
+    seed_variances,
     sentence_counts,
 )
 from ..studies.statistics import compare_systems as compare_runs
@@ -78,18 +81,18 @@ def compare_systems(
         "correction": in words.
     """
     baseline, *others = systems
+    over_seeds = _runs_of(systems, references, target_lang) if len(systems[baseline]) > 1 else {}
     compared: dict[str, dict[str, Any]] = {}
     for number, name in enumerate(others, 1):
         pairs = paired_runs(baseline, name, systems, seeds)
-        theirs, ours = (
-            [systems[side][run] for run in runs] for side, runs in zip((baseline, name), pairs, strict=True)
-        )
-        if len(ours) == 1:
-            tests = compare(theirs[0], ours[0], references, target_lang=target_lang)
+        if len(pairs[0]) == 1:
+            theirs, ours = (systems[side][runs[0]] for side, runs in zip((baseline, name), pairs, strict=True))
+            tests = compare(theirs, ours, references, target_lang=target_lang)
             for metric in SCORES:
                 tests[metric] |= {"p": tests[metric]["randomization_p"], "test": RANDOMIZATION, "pairs": 1}
         else:
-            tests = _over_seeds(theirs, ours, references, target_lang)
+            sides = {baseline: pairs[0], name: pairs[1]}
+            tests = {metric: _over_seeds(sides, runs, len(references)) for metric, runs in over_seeds.items()}
         tests["sentences"] = sentence_differences(
             systems[baseline][0], systems[name][0], sources, references, target_lang
         )
@@ -121,26 +124,60 @@ def paired_runs(
     return list(range(count)), list(range(count))
 
 
-def _over_seeds(
-    theirs: Sequence[Sequence[str]], ours: Sequence[Sequence[str]], references: Sequence[str], target_lang: str
-) -> dict[str, Any]:
-    """The test of the studies, for each metric."""
-    tests: dict[str, Any] = {}
+class _Runs(NamedTuple):
+    """
+    A metric of the systems that have several runs, by name.
+
+    Attributes:
+        values: [runs].
+        drawn: on drawn test sets, [draws, runs].
+        variances: between the runs.
+    """
+
+    values: Mapping[str, Floats]
+    drawn: Mapping[str, Floats]
+    variances: Mapping[str, SeedVariance]
+
+
+def _runs_of(
+    systems: Mapping[str, Sequence[Sequence[str]]], references: Sequence[str], target_lang: str
+) -> dict[str, _Runs]:
+    """What the test over seeds needs of each metric."""
+    several = {name: runs for name, runs in systems.items() if len(runs) > 1}
+    found = {}
     for metric, scorer in metrics_of("cased", base_language(target_lang)).items():
-        counts: Floats = np.stack([sentence_counts(texts, references, scorer) for texts in (*theirs, *ours)])
-        function, n = SCORERS[metric], len(ours)
-        values, drawn = function(counts.sum(axis=1)), drawn_scores(counts, function, DRAWS, SEED)
-        found = as_record(compare_runs(values[n:], values[:n], drawn[:, n:], drawn[:, :n], len(references)))
-        tests[metric] = {
-            "baseline": float(values[:n].mean()),
-            "system": float(values[n:].mean()),
-            "difference": found["difference"],
-            "difference_interval": found["interval"],
-            "p": found["p"],
-            "test": TWO_LEVELS,
-            "pairs": n,
+        function = SCORERS[metric]
+        counts: dict[str, Floats] = {
+            name: np.stack([sentence_counts(texts, references, scorer) for texts in runs])
+            for name, runs in several.items()
         }
-    return tests
+        values = {name: function(counted.sum(axis=1)) for name, counted in counts.items()}
+        drawn = {name: drawn_scores(counted, function, DRAWS, SEED) for name, counted in counts.items()}
+        variances = seed_variances({name: scores.tolist() for name, scores in values.items()})
+        found[metric] = _Runs(values, drawn, variances)
+    return found
+
+
+def _over_seeds(sides: Mapping[str, Sequence[int]], runs: _Runs, sentences: int) -> dict[str, Any]:
+    """
+    The test of the studies.
+
+    Args:
+        sides: the baseline and the system, with the positions of their runs that are compared.
+    """
+    theirs, ours = (runs.values[name][positions] for name, positions in sides.items())
+    drawn_theirs, drawn_ours = (runs.drawn[name][:, positions] for name, positions in sides.items())
+    variances = [runs.variances[name] for name in sides]
+    found = as_record(compare_runs(ours, theirs, drawn_ours, drawn_theirs, sentences, variances))
+    return {
+        "baseline": float(theirs.mean()),
+        "system": float(ours.mean()),
+        "difference": found["difference"],
+        "difference_interval": found["interval"],
+        "p": found["p"],
+        "test": TWO_LEVELS,
+        "pairs": len(ours),
+    }
 
 
 def sentence_scores(translations: Sequence[str], references: Sequence[str], target_lang: str = "") -> list[float]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from statistics import fmean, stdev
+from statistics import fmean, variance
 from typing import Any, NamedTuple
 
-from ..studies.statistics import LEVEL, t_quantile
+from ..studies.statistics import LEVEL, SeedVariance, add_variances, seed_variances, t_quantile
 from .recorded import load
 
 Record = dict[str, Any]
@@ -104,32 +104,42 @@ def in_study(study: str, system: str, baseline: str) -> Found | None:
 
 def over_seeds(system: tuple[str, str], baseline: tuple[str, str]) -> Found | None:
     """
-    A difference of two systems, paired by seed, with Student's interval over the seeds alone.
+    A difference of two systems over the seeds that both have, with Student's interval over the seeds alone, whose
+    variances are moderated over the systems of their studies (`studies.statistics`).
 
     Args:
         system, baseline: study and system; the test sets of both studies must be the same.
     """
-    parts, runs = [], []
+    parts, runs, variances = [], [], []
     for study, name in (system, baseline):
         record = finished_record(study)
         if record is None:
             return None
         parts.append(first_test_set(record))
-        runs.append(parts[-1]["scores"][record["score"]].get(name, {}).get("by_seed", {}))
+        by_seed = {one: entry["by_seed"] for one, entry in parts[-1]["scores"][record["score"]].items()}
+        runs.append(by_seed.get(name, {}))
+        variances.append(seed_variances({one: [*values.values()] for one, values in by_seed.items()}).get(name))
     if parts[0].get("references") != parts[1].get("references"):
         return None
     values = [value - runs[1][seed] for seed, value in runs[0].items() if seed in runs[1]]
-    return of_values(values, SETTINGS[system[0]])
+    if len(values) < 2:
+        return of_values(values, SETTINGS[system[0]])
+    found = add_variances([one for one in variances if one is not None])
+    return _with_interval(fmean(values), found, len(values), SETTINGS[system[0]])
 
 
 def of_values(values: Sequence[float], setting: str) -> Found | None:
     """A mean over seeds with Student's interval; None of nothing."""
     if not values:
         return None
-    mean, count = fmean(values), len(values)
-    if count == 1:
-        return Found(mean, None, False, 1, setting, True)
-    half = t_quantile(LEVEL, count - 1) * stdev(values) / math.sqrt(count)
+    if len(values) == 1:
+        return Found(values[0], None, False, 1, setting, True)
+    return _with_interval(fmean(values), SeedVariance(variance(values), len(values) - 1), len(values), setting)
+
+
+def _with_interval(mean: float, between: SeedVariance, count: int, setting: str) -> Found:
+    """A mean over several seeds with Student's interval."""
+    half = t_quantile(LEVEL, between.degrees) * math.sqrt(between.variance / count)
     low, high = mean - half, mean + half
     return Found(mean, (low, high), low > 0 or high < 0, count, setting, True)
 

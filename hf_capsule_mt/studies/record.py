@@ -7,7 +7,7 @@ import hashlib
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,20 +19,24 @@ from .details import measure
 from .runner import RESULTS, translation_file
 from .statistics import (
     SCORERS,
+    Comparison,
     Floats,
+    SeedVariance,
     as_record,
     compare_systems,
     drawn_scores,
     holm,
     prepared_texts,
+    seed_variances,
     sentence_counts,
     study_metrics,
 )
 from .study_file import SCORES, Study
 
 METHOD = (
-    "paired by seed; two-level resampling of seeds and sentences, Owen 2007, with the variance of seeds divided by "
-    "n - 1, their interaction with sentences counted once, and Student's t for few seeds"
+    "over seeds and sentences; two-level resampling, Owen 2007, with the variance of a system's seeds moderated over "
+    "all systems, Smyth 2004, and at least its own, the interaction of seeds and sentences counted once, and "
+    "Student's t for few seeds"
 )
 SENTENCES_ALONE = "one seed: sentences resampled alone, so that it holds for these models and not for their systems"
 SEED = 12345
@@ -225,55 +229,74 @@ def _compare_all(
     values_of = scorer(np.stack([counts[run].sum(axis=0) for run in runs]))
     drawn = drawn_scores(np.stack([counts[run] for run in runs]), scorer, draws, SEED)
     columns = {run: index for index, run in enumerate(runs)}
-    sentences = len(counts[runs[0]])
-    means: dict[str, Any] = {}
-    for system in study.systems:
-        seeds = [seed for seed in study.seeds if (system, seed) in columns]
-        values = [float(values_of[columns[system, seed]]) for seed in seeds]
-        if values:
-            spread = float(np.std(values, ddof=1)) if len(values) > 1 else None
-            runs_by_seed = {str(seed): value for seed, value in zip(seeds, values, strict=True)}
-            means[system] = {
-                "mean": float(np.mean(values)),
-                "sd": spread,
-                "runs": len(values),
-                "interval": _interval(values_of, drawn, [columns[system, seed] for seed in seeds], sentences),
-                "by_seed": runs_by_seed,
-            }
+    seeds = {system: [seed for seed in study.seeds if (system, seed) in columns] for system in study.systems}
+    values = {
+        system: [float(values_of[columns[system, seed]]) for seed in numbers]
+        for system, numbers in seeds.items()
+        if numbers
+    }
+    scores = _Scores(columns, values_of, drawn, len(counts[runs[0]]), seed_variances(values))
+    means = {
+        system: {
+            "mean": float(np.mean(own)),
+            "sd": float(np.std(own, ddof=1)) if len(own) > 1 else None,
+            "runs": len(own),
+            "interval": list(scores.compare(system, None, seeds[system]).interval),
+            "by_seed": {str(seed): value for seed, value in zip(seeds[system], own, strict=True)},
+        }
+        for system, own in values.items()
+    }
     compared = {
-        baseline: _comparisons(study, baseline, columns, values_of, drawn, sentences)
+        baseline: _comparisons(study, baseline, scores)
         for baseline in (study.compare_with, *(study.baselines if score == study.score else ()))
     }
     return means, compared.pop(study.compare_with), compared
 
 
-def _comparisons(
-    study: Study,
-    baseline: str,
-    columns: Mapping[tuple[str, int], int],
-    values: Floats,
-    drawn: Floats,
-    sentences: int,
-) -> dict[str, Any]:
+class _Scores(NamedTuple):
+    """
+    One score of all runs.
+
+    Attributes:
+        columns: of a system's seeds in the following.
+        values: [runs].
+        drawn: on drawn test sets, [draws, runs].
+        sentences: of the test set.
+        variances: of the seeds of each system that has several.
+    """
+
+    columns: Mapping[tuple[str, int], int]
+    values: Floats
+    drawn: Floats
+    sentences: int
+    variances: Mapping[str, SeedVariance]
+
+    def compare(self, system: str, baseline: str | None, seeds: Sequence[int]) -> Comparison:
+        """One system with another one, or with nothing: its mean score, with other seeds and other sentences."""
+        ours = [self.columns[system, seed] for seed in seeds]
+        values, drawn = self.values[ours], self.drawn[:, ours]
+        other, other_drawn = np.zeros_like(values), np.zeros_like(drawn)
+        if baseline is not None:
+            theirs = [self.columns[baseline, seed] for seed in seeds]
+            other, other_drawn = self.values[theirs], self.drawn[:, theirs]
+        variances = [
+            self.variances[name] for name in (system, baseline) if name is not None and name in self.variances
+        ]
+        return compare_systems(values, other, drawn, other_drawn, self.sentences, variances)
+
+
+def _comparisons(study: Study, baseline: str, scores: _Scores) -> dict[str, Any]:
     """Comparisons of all systems with one of them, seed by seed, corrected over the systems."""
     comparisons: dict[str, Any] = {}
     for system in study.systems:
-        both = [seed for seed in study.seeds if (system, seed) in columns and (baseline, seed) in columns]
+        both = [seed for seed in study.seeds if {(system, seed), (baseline, seed)} <= scores.columns.keys()]
         if both and system != baseline:
-            ours, theirs = ([columns[side, seed] for seed in both] for side in (system, baseline))
-            found = compare_systems(values[ours], values[theirs], drawn[:, ours], drawn[:, theirs], sentences)
+            found = scores.compare(system, baseline, both)
             comparisons[system] = {**as_record(found), "method": SENTENCES_ALONE if len(both) == 1 else METHOD}
     corrected = holm({system: found["p"] for system, found in comparisons.items()})
     for system, p in corrected.items():
         comparisons[system]["p_holm"] = p
     return comparisons
-
-
-def _interval(values: Floats, drawn: Floats, runs: list[int], sentences: int) -> list[float]:
-    """Of a mean score: what it differs from nothing by, with other seeds and other sentences."""
-    nothing = np.zeros_like
-    found = compare_systems(values[runs], nothing(values[runs]), drawn[:, runs], nothing(drawn[:, runs]), sentences)
-    return list(found.interval)
 
 
 def of_runs(record: Mapping[str, Any], system: str, key: str) -> float | None:

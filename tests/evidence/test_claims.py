@@ -115,9 +115,9 @@ def test_capsules_are_compared_with_simple_aggregation(records):
 def test_systems_of_two_studies_are_compared_over_seeds(records):
     records["studies/multi30k.json"] = study({"CapsNMT": 20}, spread=0.25)
     records["studies/multi30k_rows.json"] = study({"CapsNMT+KD": 22}, spread=0.5)
-    # differences 1.75, 2, 2.25: 4.303 * 0.25 / sqrt(3)
+    # 4.303 * sqrt((0.25^2 + 0.5^2) / 3)
     verdict, numbers = row("Wang et al.: a teacher's translations help CapsNMT")
-    assert (verdict, numbers) == ("shown again", "+2.00 [+1.38, +2.62] (Multi30k, 2 layers, 3 seeds alone)")
+    assert (verdict, numbers) == ("shown again", "+2.00 [+0.61, +3.39] (Multi30k, 2 layers, 3 seeds alone)")
     records["studies/multi30k_rows.json"]["test_sets"]["test"]["references"] = "others"
     assert row("Wang et al.: a teacher's translations help CapsNMT")[0] == "in progress"
 
