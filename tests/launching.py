@@ -1,10 +1,17 @@
-"""Runs of train.py in several processes."""
+"""Processes of their own: train.py in several, and commands without PyTorch."""
 
 import subprocess
 import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
+# Python's code of the command `hf-capsule-mt`, in a process in which these packages are not installed
+WITHOUT_PYTORCH = (
+    "import sys\n"
+    "sys.modules['torch'] = sys.modules['transformers'] = None\n"
+    "from hf_capsule_mt.__main__ import main\n"
+    "sys.exit(main())"
+)
 
 
 def torchrun(arguments: list[str], cwd: Path) -> subprocess.CompletedProcess:

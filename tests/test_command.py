@@ -8,6 +8,7 @@ import pytest
 
 from hf_capsule_mt import __version__
 from hf_capsule_mt.__main__ import COMMANDS, main
+from launching import WITHOUT_PYTORCH
 
 
 @pytest.mark.parametrize(
@@ -35,13 +36,7 @@ def test_answers_without_importing_what_is_slow(argv, status, said):
 
 @pytest.mark.parametrize("name", ["data", "launch-config", "prepare", "translate"])
 def test_commands_that_do_without_pytorch(name):
-    code = (
-        "import sys\n"
-        "sys.modules['torch'] = sys.modules['transformers'] = None\n"
-        "from hf_capsule_mt.__main__ import main\n"
-        "sys.exit(main())"
-    )
-    result = subprocess.run([sys.executable, "-c", code, name, "--help"], capture_output=True, text=True)
+    result = subprocess.run([sys.executable, "-c", WITHOUT_PYTORCH, name, "--help"], capture_output=True, text=True)
     assert result.returncode == 0 and f"usage: hf-capsule-mt {name} " in result.stdout, result.stderr
 
 

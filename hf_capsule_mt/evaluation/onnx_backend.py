@@ -36,9 +36,10 @@ def load_backend(arguments: argparse.Namespace) -> Backend:
     The exported model of a command line.
 
     Raises:
-        ValueError, ImportError: see `load_translator`.
+        ValueError: the folder is no exported model, or an option is given that needs PyTorch.
+        ImportError: onnxruntime is not installed.
     """
-    translator, shared = load_translator(arguments), search_options(arguments)
+    translator, shared = _load_translator(arguments), search_options(arguments)
 
     def choose(source: str | None, target: str | None) -> tuple[str | None, str | None]:
         translator.languages(source, target)
@@ -62,14 +63,8 @@ def load_backend(arguments: argparse.Namespace) -> Backend:
     return Backend(run, lambda: export_fingerprint(translator.folder))
 
 
-def load_translator(arguments: argparse.Namespace) -> OnnxTranslator:
-    """
-    The exported model of a command line; it computes with as many threads as OMP_NUM_THREADS says.
-
-    Raises:
-        ValueError: the folder is no exported model, or an option is given that needs PyTorch.
-        ImportError: onnxruntime is not installed.
-    """
+def _load_translator(arguments: argparse.Namespace) -> OnnxTranslator:
+    """It computes with as many threads as OMP_NUM_THREADS says."""
     for name, values in REFUSED.items():
         if getattr(arguments, name) not in values:
             raise ValueError(

@@ -16,6 +16,7 @@ from hf_capsule_mt.__main__ import main
 from hf_capsule_mt.evaluation.checkpoints import load_checkpoint
 from hf_capsule_mt.evaluation.translate import translate_nbest
 from hf_capsule_mt.serving.onnx_translator import OnnxTranslator
+from launching import WITHOUT_PYTORCH
 from tiny_translation import SOURCES
 
 LINES = ["", *SOURCES, " ", "a cat </s> reads", "the " * 40, *SOURCES[::-1]]
@@ -269,13 +270,8 @@ def test_a_process_that_cannot_import_pytorch(exported, expected):
 
 def test_the_command_imports_no_pytorch(exported, text, capsysbinary):
     options = ["--backend", "onnx", "--scores", "--num_beams", "3"]
-    request = (
-        "import sys\n"
-        "sys.modules['torch'] = sys.modules['transformers'] = None\n"
-        "from hf_capsule_mt.__main__ import main\n"
-        "sys.exit(main())"
-    )
-    lines = run_process(sys.executable, "-c", request, "translate", exported, str(text), *options).splitlines()
+    request = [WITHOUT_PYTORCH, "translate", exported, str(text), *options]
+    lines = run_process(sys.executable, "-c", *request).splitlines()
     assert lines == run(capsysbinary, exported, text, *options)
 
 
