@@ -9,23 +9,13 @@ something of each other. Holm's correction is over the systems of a metric.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from ..evaluation.scores import base_language, metrics_of
 from ..evaluation.significance import compare
-from ..studies.statistics import (
-    SCORERS,
-    Floats,
-    SeedVariance,
-    as_record,
-    drawn_scores,
-    holm,
-    seed_variances,
-    sentence_counts,
-)
-from ..studies.statistics import compare_systems as compare_runs
+from ..studies.statistics import SCORERS, Runs, ScoredRuns, holm, score_runs, sentence_counts
 
 SCORES = tuple(SCORERS)
 RANDOMIZATION = "approximate randomisation"
@@ -81,18 +71,17 @@ def compare_systems(
         "correction": in words.
     """
     baseline, *others = systems
-    over_seeds = _runs_of(systems, references, target_lang) if len(systems[baseline]) > 1 else {}
+    scored = _scored(systems, references, target_lang) if len(systems[baseline]) > 1 else {}
     compared: dict[str, dict[str, Any]] = {}
     for number, name in enumerate(others, 1):
-        pairs = paired_runs(baseline, name, systems, seeds)
-        if len(pairs[0]) == 1:
-            theirs, ours = (systems[side][runs[0]] for side, runs in zip((baseline, name), pairs, strict=True))
-            tests = compare(theirs, ours, references, target_lang=target_lang)
+        theirs, ours = paired_runs(baseline, name, systems, seeds)
+        if len(ours) == 1:
+            before, after = systems[baseline][theirs[0]], systems[name][ours[0]]
+            tests = compare(before, after, references, target_lang=target_lang)
             for metric in SCORES:
                 tests[metric] |= {"p": tests[metric]["randomization_p"], "test": RANDOMIZATION, "pairs": 1}
         else:
-            sides = {baseline: pairs[0], name: pairs[1]}
-            tests = {metric: _over_seeds(sides, runs, len(references)) for metric, runs in over_seeds.items()}
+            tests = {metric: _over_seeds((name, ours), (baseline, theirs), runs) for metric, runs in scored.items()}
         tests["sentences"] = sentence_differences(
             systems[baseline][0], systems[name][0], sources, references, target_lang
         )
@@ -124,59 +113,33 @@ def paired_runs(
     return list(range(count)), list(range(count))
 
 
-class _Runs(NamedTuple):
-    """
-    A metric of the systems that have several runs, by name.
-
-    Attributes:
-        values: [runs].
-        drawn: on drawn test sets, [draws, runs].
-        variances: between the runs.
-    """
-
-    values: Mapping[str, Floats]
-    drawn: Mapping[str, Floats]
-    variances: Mapping[str, SeedVariance]
-
-
-def _runs_of(
+def _scored(
     systems: Mapping[str, Sequence[Sequence[str]]], references: Sequence[str], target_lang: str
-) -> dict[str, _Runs]:
-    """What the test over seeds needs of each metric."""
+) -> dict[str, ScoredRuns]:
+    """The systems that have several runs, by each metric."""
     several = {name: runs for name, runs in systems.items() if len(runs) > 1}
     found = {}
     for metric, scorer in metrics_of("cased", base_language(target_lang)).items():
-        function = SCORERS[metric]
-        counts: dict[str, Floats] = {
+        counts = {
             name: np.stack([sentence_counts(texts, references, scorer) for texts in runs])
             for name, runs in several.items()
         }
-        values = {name: function(counted.sum(axis=1)) for name, counted in counts.items()}
-        drawn = {name: drawn_scores(counted, function, DRAWS, SEED) for name, counted in counts.items()}
-        variances = seed_variances({name: scores.tolist() for name, scores in values.items()})
-        found[metric] = _Runs(values, drawn, variances)
+        found[metric] = score_runs(counts, SCORERS[metric], DRAWS, SEED)
     return found
 
 
-def _over_seeds(sides: Mapping[str, Sequence[int]], runs: _Runs, sentences: int) -> dict[str, Any]:
-    """
-    The test of the studies.
-
-    Args:
-        sides: the baseline and the system, with the positions of their runs that are compared.
-    """
-    theirs, ours = (runs.values[name][positions] for name, positions in sides.items())
-    drawn_theirs, drawn_ours = (runs.drawn[name][:, positions] for name, positions in sides.items())
-    variances = [runs.variances[name] for name in sides]
-    found = as_record(compare_runs(ours, theirs, drawn_ours, drawn_theirs, sentences, variances))
+def _over_seeds(system: Runs, baseline: Runs, scored: ScoredRuns) -> dict[str, Any]:
+    """The test of the studies."""
+    found = scored.compare(system, baseline)
+    theirs, ours = (float(scored.values[name][runs].mean()) for name, runs in (baseline, system))
     return {
-        "baseline": float(theirs.mean()),
-        "system": float(ours.mean()),
-        "difference": found["difference"],
-        "difference_interval": found["interval"],
-        "p": found["p"],
+        "baseline": theirs,
+        "system": ours,
+        "difference": found.difference,
+        "difference_interval": list(found.interval),
+        "p": found.p,
         "test": TWO_LEVELS,
-        "pairs": len(ours),
+        "pairs": found.seeds,
     }
 
 

@@ -118,13 +118,13 @@ def over_seeds(system: tuple[str, str], baseline: tuple[str, str]) -> Found | No
         parts.append(first_test_set(record))
         by_seed = {one: entry["by_seed"] for one, entry in parts[-1]["scores"][record["score"]].items()}
         runs.append(by_seed.get(name, {}))
-        variances.append(seed_variances({one: [*values.values()] for one, values in by_seed.items()}).get(name))
+        variances.append(seed_variances({one: [*values.values()] for one, values in by_seed.items()}))
     if parts[0].get("references") != parts[1].get("references"):
         return None
     values = [value - runs[1][seed] for seed, value in runs[0].items() if seed in runs[1]]
     if len(values) < 2:
         return of_values(values, SETTINGS[system[0]])
-    found = add_variances([one for one in variances if one is not None])
+    found = add_variances([known[name] for known, (_, name) in zip(variances, (system, baseline), strict=True)])
     return _with_interval(fmean(values), found, len(values), SETTINGS[system[0]])
 
 

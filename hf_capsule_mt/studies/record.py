@@ -7,7 +7,7 @@ import hashlib
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -19,15 +19,12 @@ from .details import measure
 from .runner import RESULTS, translation_file
 from .statistics import (
     SCORERS,
-    Comparison,
     Floats,
-    SeedVariance,
+    ScoredRuns,
     as_record,
-    compare_systems,
-    drawn_scores,
     holm,
     prepared_texts,
-    seed_variances,
+    score_runs,
     sentence_counts,
     study_metrics,
 )
@@ -225,73 +222,35 @@ def _compare_all(
     study: Study, counts: Mapping[tuple[str, int], Floats], score: str, draws: int
 ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
     """Scores of all systems by one score, their comparisons, and by the primary one those with further baselines."""
-    scorer, runs = SCORERS[score], list(counts)
-    values_of = scorer(np.stack([counts[run].sum(axis=0) for run in runs]))
-    drawn = drawn_scores(np.stack([counts[run] for run in runs]), scorer, draws, SEED)
-    columns = {run: index for index, run in enumerate(runs)}
-    seeds = {system: [seed for seed in study.seeds if (system, seed) in columns] for system in study.systems}
-    values = {
-        system: [float(values_of[columns[system, seed]]) for seed in numbers]
-        for system, numbers in seeds.items()
-        if numbers
-    }
-    scores = _Scores(columns, values_of, drawn, len(counts[runs[0]]), seed_variances(values))
+    seeds = {system: [seed for seed in study.seeds if (system, seed) in counts] for system in study.systems}
+    seeds = {system: numbers for system, numbers in seeds.items() if numbers}
+    by_system = {system: np.stack([counts[system, seed] for seed in own]) for system, own in seeds.items()}
+    scored = score_runs(by_system, SCORERS[score], draws, SEED)
     means = {
         system: {
             "mean": float(np.mean(own)),
             "sd": float(np.std(own, ddof=1)) if len(own) > 1 else None,
             "runs": len(own),
-            "interval": list(scores.compare(system, None, seeds[system]).interval),
-            "by_seed": {str(seed): value for seed, value in zip(seeds[system], own, strict=True)},
+            "interval": list(scored.compare((system, range(len(own)))).interval),
+            "by_seed": {str(seed): float(value) for seed, value in zip(seeds[system], own, strict=True)},
         }
-        for system, own in values.items()
+        for system, own in scored.values.items()
     }
     compared = {
-        baseline: _comparisons(study, baseline, scores)
+        baseline: _comparisons(baseline, seeds, scored)
         for baseline in (study.compare_with, *(study.baselines if score == study.score else ()))
     }
     return means, compared.pop(study.compare_with), compared
 
 
-class _Scores(NamedTuple):
-    """
-    One score of all runs.
-
-    Attributes:
-        columns: of a system's seeds in the following.
-        values: [runs].
-        drawn: on drawn test sets, [draws, runs].
-        sentences: of the test set.
-        variances: of the seeds of each system that has several.
-    """
-
-    columns: Mapping[tuple[str, int], int]
-    values: Floats
-    drawn: Floats
-    sentences: int
-    variances: Mapping[str, SeedVariance]
-
-    def compare(self, system: str, baseline: str | None, seeds: Sequence[int]) -> Comparison:
-        """One system with another one, or with nothing: its mean score, with other seeds and other sentences."""
-        ours = [self.columns[system, seed] for seed in seeds]
-        values, drawn = self.values[ours], self.drawn[:, ours]
-        other, other_drawn = np.zeros_like(values), np.zeros_like(drawn)
-        if baseline is not None:
-            theirs = [self.columns[baseline, seed] for seed in seeds]
-            other, other_drawn = self.values[theirs], self.drawn[:, theirs]
-        variances = [
-            self.variances[name] for name in (system, baseline) if name is not None and name in self.variances
-        ]
-        return compare_systems(values, other, drawn, other_drawn, self.sentences, variances)
-
-
-def _comparisons(study: Study, baseline: str, scores: _Scores) -> dict[str, Any]:
+def _comparisons(baseline: str, seeds: Mapping[str, Sequence[int]], scored: ScoredRuns) -> dict[str, Any]:
     """Comparisons of all systems with one of them, seed by seed, corrected over the systems."""
     comparisons: dict[str, Any] = {}
-    for system in study.systems:
-        both = [seed for seed in study.seeds if {(system, seed), (baseline, seed)} <= scores.columns.keys()]
+    for system in seeds:
+        both = [seed for seed in seeds[system] if seed in seeds.get(baseline, ())]
         if both and system != baseline:
-            found = scores.compare(system, baseline, both)
+            ours, theirs = ((side, [seeds[side].index(seed) for seed in both]) for side in (system, baseline))
+            found = scored.compare(ours, theirs)
             comparisons[system] = {**as_record(found), "method": SENTENCES_ALONE if len(both) == 1 else METHOD}
     corrected = holm({system: found["p"] for system, found in comparisons.items()})
     for system, p in corrected.items():

@@ -56,6 +56,8 @@ from ..evaluation.scores import as_prepared, base_language, metrics_of
 
 Floats = NDArray[np.float64]
 Scorer = Callable[[Floats], Floats]
+# a system's name, and positions of its runs
+Runs = tuple[str, Sequence[int]]
 LEVEL = 0.05
 # p-values end here: quantiles of smaller tails are out of reach.
 SMALLEST = 1e-100
@@ -270,6 +272,55 @@ def compare_systems(
     half = mean_quantile(LEVEL, weights) * error
     p = mean_probability(abs(mean) / error, weights)
     return Comparison(mean, (mean - half, mean + half), p, error, share, n, seeds.degrees)
+
+
+class ScoredRuns(NamedTuple):
+    """
+    One score of the runs of several systems, by system.
+
+    Attributes:
+        values: [n].
+        drawn: on drawn test sets, the same for all runs, [draws, n].
+        sentences: N, of the test set.
+        variances: between the runs, of the systems that have several.
+    """
+
+    values: dict[str, Floats]
+    drawn: dict[str, Floats]
+    sentences: int
+    variances: dict[str, SeedVariance]
+
+    def compare(self, system: Runs, baseline: Runs | None = None) -> Comparison:
+        """
+        Some runs of a system with as many of another one, or with nothing: their mean score.
+
+        Args:
+            system, baseline: name, and positions of the runs; pairs of one seed belong together.
+        """
+        name, runs = system
+        values, drawn, names = self.values[name][runs], self.drawn[name][:, runs], [name]
+        other, other_drawn = np.zeros_like(values), np.zeros_like(drawn)
+        if baseline is not None:
+            name, runs = baseline
+            other, other_drawn = self.values[name][runs], self.drawn[name][:, runs]
+            names.append(name)
+        variances = [self.variances[one] for one in names if one in self.variances]
+        return compare_systems(values, other, drawn, other_drawn, self.sentences, variances)
+
+
+def score_runs(counts: Mapping[str, Floats], scorer: Scorer, draws: int, seed: int) -> ScoredRuns:
+    """
+    Score the runs of systems, on their test set and on drawn ones.
+
+    Args:
+        counts: by system, [n, N, K], see `sentence_counts`.
+    """
+    values = {system: scorer(counted.sum(axis=1)) for system, counted in counts.items()}
+    drawn = drawn_scores(np.concatenate([*counts.values()]), scorer, draws, seed)
+    ends = np.cumsum([len(scores) for scores in values.values()])[:-1]
+    by_system = dict(zip(values, np.split(drawn, ends, axis=1), strict=True))
+    sentences = next(iter(counts.values())).shape[1]
+    return ScoredRuns(values, by_system, sentences, seed_variances({name: v.tolist() for name, v in values.items()}))
 
 
 def mean_quantile(tail: float, weights: Sequence[tuple[float, float]]) -> float:
