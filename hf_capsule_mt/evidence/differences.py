@@ -1,4 +1,4 @@
-"""Differences between systems of the recorded studies, directly compared or, across studies, over seeds."""
+"""Differences between systems of a recorded study: those that it compares itself, all others over its seeds."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ SETTINGS = {
     "grammar_iterations": "embedded corpus",
     "grammar_recurrent": "embedded corpus",
     "multi30k": "Multi30k, 2 layers",
-    "multi30k_rows": "Multi30k, 2 layers",
+    "guided_parts": "Multi30k, 2 layers",
+    "capsnmt_parts": "Multi30k",
+    "students": "Multi30k",
     "multi30k_continued": "Multi30k, from the trained model",
     "capsnmt_size": "Multi30k",
     "deep": "Multi30k, 6 layers",
@@ -102,30 +104,23 @@ def in_study(study: str, system: str, baseline: str) -> Found | None:
     return Found(found["difference"], (low, high), established, found["seeds"], SETTINGS[study], False)
 
 
-def over_seeds(system: tuple[str, str], baseline: tuple[str, str]) -> Found | None:
+def over_seeds(study: str, system: str, baseline: str) -> Found | None:
     """
     A difference of two systems over the seeds that both have, with Student's interval over the seeds alone, whose
-    variances are moderated over the systems of their studies (`studies.statistics`).
-
-    Args:
-        system, baseline: study and system; the test sets of both studies must be the same.
+    variances are moderated over the systems of the study (`studies.statistics`). None before it has all runs.
     """
-    parts, runs, variances = [], [], []
-    for study, name in (system, baseline):
-        record = finished_record(study)
-        if record is None:
-            return None
-        parts.append(first_test_set(record))
-        by_seed = {one: entry["by_seed"] for one, entry in parts[-1]["scores"][record["score"]].items()}
-        runs.append(by_seed.get(name, {}))
-        variances.append(seed_variances({one: [*values.values()] for one, values in by_seed.items()}))
-    if parts[0].get("references") != parts[1].get("references"):
+    record = finished_record(study)
+    if record is None:
         return None
-    values = [value - runs[1][seed] for seed, value in runs[0].items() if seed in runs[1]]
+    scores = first_test_set(record)["scores"][record["score"]]
+    by_seed = {name: entry["by_seed"] for name, entry in scores.items()}
+    ours, theirs = (by_seed.get(name, {}) for name in (system, baseline))
+    values = [value - theirs[seed] for seed, value in ours.items() if seed in theirs]
     if len(values) < 2:
-        return of_values(values, SETTINGS[system[0]])
-    found = add_variances([known[name] for known, (_, name) in zip(variances, (system, baseline), strict=True)])
-    return _with_interval(fmean(values), found, len(values), SETTINGS[system[0]])
+        return of_values(values, SETTINGS[study])
+    variances = seed_variances({name: [*runs.values()] for name, runs in by_seed.items()})
+    found = add_variances([variances[system], variances[baseline]])
+    return _with_interval(fmean(values), found, len(values), SETTINGS[study])
 
 
 def of_values(values: Sequence[float], setting: str) -> Found | None:
@@ -144,13 +139,6 @@ def _with_interval(mean: float, between: SeedVariance, count: int, setting: str)
     return Found(mean, (low, high), low > 0 or high < 0, count, setting, True)
 
 
-def difference(system: str, baseline: str, *studies: str) -> Found | None:
-    """The first of: a comparison in one of the studies; a difference over seeds of any two of them."""
-    for study in studies:
-        if (found := in_study(study, system, baseline)) is not None:
-            return found
-    for ours in studies:
-        for theirs in studies:
-            if (found := over_seeds((ours, system), (theirs, baseline))) is not None:
-                return found
-    return None
+def difference(study: str, system: str, baseline: str) -> Found | None:
+    """A study's own comparison of two systems, or else their difference over seeds."""
+    return in_study(study, system, baseline) or over_seeds(study, system, baseline)

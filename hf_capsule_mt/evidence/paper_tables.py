@@ -24,7 +24,7 @@ class Place(NamedTuple):
     studies: tuple[str, ...]
 
 
-MULTI30K = Place("Multi30k", ("multi30k", "multi30k_rows"))
+MULTI30K = Place("Multi30k", ("multi30k", "guided_parts", "capsnmt_parts", "students"))
 DEEP = Place("Multi30k, six layers", ("deep",))
 THREE_AM = Place("3AM, Zh-En", ("three_am",))
 
@@ -229,8 +229,8 @@ DIFFERENCES = (
 )
 TRAINING_TIMES = (
     "Parameters and times are those of the small models of the column Multi30k: times as medians of ratios to "
-    "transformers' own `MarianMTModel` of the same size, those of recurrent systems to simple aggregation, measured side "
-    "by side."
+    "transformers' own `MarianMTModel` of the same size, those of recurrent systems to simple aggregation, measured "
+    "side by side."
 )
 
 
