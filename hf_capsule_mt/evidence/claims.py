@@ -175,7 +175,7 @@ def adequacy(system: str, baseline: str, key: str, *studies: str, sign: int = 1)
 def separation() -> Finding:
     """Does the assignment of words to PAST and FUTURE say what is translated, better than the diagonal does?"""
     seen, texts = [], []
-    for name in ("europarl100", "test2016"):
+    for name, words in PROBED_TEXTS.items():
         for entry in _probed(name):
             if entry["guided_routing"] == "routing" and entry["bow_loss_weight"] > 0:
                 low, high = entry["results"]["intervals"]["auc_above_diagonal"]
@@ -183,7 +183,7 @@ def separation() -> Finding:
                 if name == "europarl100":
                     seen.append(low > 0)
                 difference = f"difference to the diagonal's [{low:+.3f}, {high:+.3f}]"
-                texts.append(f"{entry['results']['auc']:.3f}, {difference} ({name})")
+                texts.append(f"{entry['results']['auc']:.3f}, {difference} ({words}, seed {entry['seed']})")
     verdict = IN_PROGRESS if not seen else SHOWN if all(seen) else NOT_SHOWN
     areas = _areas("grammar")
     if GUIDED["routing"] in areas:
