@@ -13,7 +13,7 @@ from .recorded import load
 from .systems import GUIDED, PROBED_TEXTS
 
 SHOWN, NOT_SHOWN, OPPOSITE = "shown again", "not shown", "the opposite is shown"
-NOT_TESTABLE, IN_PROGRESS = "not testable here", "in progress"
+NOT_TESTABLE, NOT_RUN = "not testable here", "not run yet"
 DIAGONAL = "the diagonal"
 # of a probe, to decide a claim
 ENOUGH_SEEDS = 3
@@ -43,7 +43,7 @@ def verdict_of(found: Sequence[Found]) -> str:
     """Of differences that a claim says are above 0."""
     signs = {one.sign for one in found}
     if not found:
-        return IN_PROGRESS
+        return NOT_RUN
     if 1 in signs and -1 not in signs:
         return SHOWN
     return OPPOSITE if signs == {-1} else NOT_SHOWN
@@ -75,7 +75,7 @@ def more_than_all(system: str, baselines: Sequence[str], study: str) -> Finding:
 def _together(found: dict[str, Found | None]) -> Finding:
     known = {name: one for name, one in found.items() if one is not None}
     verdicts = {verdict_of([one]) for one in known.values()}
-    whole = IN_PROGRESS if len(known) < len(found) else verdicts.pop() if len(verdicts) == 1 else NOT_SHOWN
+    whole = NOT_RUN if len(known) < len(found) else verdicts.pop() if len(verdicts) == 1 else NOT_SHOWN
     return Finding(whole, "; ".join(f"{name} {one.text()}" for name, one in known.items()))
 
 
@@ -83,7 +83,7 @@ def close(systems: Sequence[str], baseline: str, margin: float, study: str) -> F
     """Is one of the systems no further below the baseline than the paper's margin? The opposite: all certainly are."""
     found = {system: difference(study, system, baseline) for system in systems}
     known = {system: one for system, one in found.items() if one is not None}
-    whole = IN_PROGRESS if not known else NOT_SHOWN
+    whole = NOT_RUN if not known else NOT_SHOWN
     if any(one.difference >= margin for one in known.values()):
         whole = SHOWN
     elif known and all(one.sign < 0 and one.interval and one.interval[1] < margin for one in known.values()):
@@ -101,7 +101,7 @@ def best(study: str, argument: str, expected: Callable[[list[float]], float], ou
     """
     record = finished_record(study)
     if record is None:
-        return Finding(IN_PROGRESS)
+        return Finding(NOT_RUN)
     scores = first_test_set(record)["scores"][record["score"]]
     lines = curve_lines({name: part["arguments"] for name, part in record["systems"].items()}, argument)
     texts, seen = [], []
@@ -112,7 +112,7 @@ def best(study: str, argument: str, expected: Callable[[list[float]], float], ou
                 seen.append(max(means, key=lambda value: means[value]) == expected([*means]))
             shown = ", ".join(f"{value:g}: {mean:.1f}" for value, mean in means.items())
             texts.append(f"{label or argument} {shown}")
-    verdict = IN_PROGRESS if not seen else SHOWN if all(seen) else NOT_SHOWN
+    verdict = NOT_RUN if not seen else SHOWN if all(seen) else NOT_SHOWN
     return Finding(verdict, f"BLEU by {argument}: {'; '.join(texts)} ({SETTINGS[study]})" if texts else "")
 
 
@@ -124,7 +124,7 @@ def long_sentences(system: str, baseline: str, *studies: str, sign: int = 1) -> 
             changes = [sign * (last - first) for first, *_, last in zip(*buckets, strict=True)]
             found = of_values(changes, study)
             return Finding(verdict_of([] if found is None else [found]), _told(buckets, study))
-    return Finding(IN_PROGRESS)
+    return Finding(NOT_RUN)
 
 
 def every_length(system: str, baseline: str, *studies: str) -> Finding:
@@ -134,7 +134,7 @@ def every_length(system: str, baseline: str, *studies: str) -> Finding:
             found = [one for values in buckets if (one := of_values(values, study)) is not None]
             whole = SHOWN if all(one.sign > 0 for one in found) else NOT_SHOWN
             return Finding(whole, _told(buckets, study))
-    return Finding(IN_PROGRESS)
+    return Finding(NOT_RUN)
 
 
 def _by_length(study: str, system: str, baseline: str) -> list[list[float]]:
@@ -184,7 +184,7 @@ def separation() -> Finding:
                     seen.append(low > 0)
                 difference = f"difference to the diagonal's [{low:+.3f}, {high:+.3f}]"
                 texts.append(f"{entry['results']['auc']:.3f}, {difference} ({words}, seed {entry['seed']})")
-    verdict = IN_PROGRESS if not seen else SHOWN if all(seen) else NOT_SHOWN
+    verdict = NOT_RUN if not seen else SHOWN if all(seen) else NOT_SHOWN
     areas = _areas("grammar")
     if GUIDED["routing"] in areas:
         mean, diagonal = (fmean(areas[name].values()) for name in (GUIDED["routing"], DIAGONAL))
@@ -204,7 +204,7 @@ def better_than_others() -> Finding:
                 seen += [areas[names[0]][seed] > max(areas[name][seed] for name in names[1:]) for seed in seeds]
             means = ", ".join(f"{name} {fmean(areas[name][seed] for seed in seeds):.3f}" for name in names)
             texts.append(f"{means} ({words}, seeds: {len(seeds)})")
-    verdict = IN_PROGRESS if not seen else SHOWN if all(seen) else NOT_SHOWN
+    verdict = NOT_RUN if not seen else SHOWN if all(seen) else NOT_SHOWN
     return Finding(verdict, f"area under the ROC curve: {'; '.join(texts)}" if texts else "")
 
 
@@ -239,7 +239,7 @@ def overlap() -> Finding:
                 frequent = " and ".join(f"{found[f'frequent_{group}_overlap']:.2f}" for group in groups)
                 text = f"{values}, the most frequent words {frequent} ({name})"
                 return Finding(SHOWN if apart else NOT_SHOWN, text)
-    return Finding(IN_PROGRESS)
+    return Finding(NOT_RUN)
 
 
 def agreements(key: str, sign: int) -> Finding:
@@ -251,7 +251,7 @@ def agreements(key: str, sign: int) -> Finding:
             seen = all(sign * (row[-1] - row[0]) > 0.01 for row in values.values())
             text = "; ".join(f"{part} {' '.join(f'{x:.2f}' for x in row)}" for part, row in values.items())
             return Finding(SHOWN if seen else NOT_SHOWN, f"{text} (Multi30k, 2 layers, one run)")
-    return Finding(IN_PROGRESS)
+    return Finding(NOT_RUN)
 
 
 def speed(system: str, trained: float, decoded: float) -> Finding:
@@ -259,7 +259,7 @@ def speed(system: str, trained: float, decoded: float) -> Finding:
     record = load("speed/speed_base.json")
     row = record["results"].get(system) if record else None
     if row is None:
-        return Finding(IN_PROGRESS)
+        return Finding(NOT_RUN)
     here = [1 / row[job]["time_ratio"] for job in ("training step", "beam 5, 16 sentences")]
     text = f"{here[0]:.2f}x and {here[1]:.2f}x the speed of `MarianMTModel` (base size)"
     # the claim is a price: who pays less has seen it confirmed
@@ -270,7 +270,7 @@ def linear_time() -> Finding:
     """Operations for a word of long and short sources."""
     record = load("speed/linear_time.json")
     if record is None:
-        return Finding(IN_PROGRESS)
+        return Finding(NOT_RUN)
     ratios = {}
     for key, name in (("capsnmt_6", "CapsNMT"), ("transformer", "Transformer")):
         operations = record["results"][key]["operations_per_token"]
@@ -285,7 +285,7 @@ def latency() -> Finding:
     record = load("speed/latency_multi30k.json")
     rows = [record["results"][beams].get("CapsNMT") for beams in ("1", "5")] if record else []
     if not all(rows) or not rows:
-        return Finding(IN_PROGRESS)
+        return Finding(NOT_RUN)
     text = f"greedy {rows[0]['ratio']:.2f}x, beam 5 {rows[1]['ratio']:.2f}x the time (Multi30k models)"
     return Finding(SHOWN if max(row["ratio"] for row in rows) < 1 else NOT_SHOWN, text)
 
@@ -295,7 +295,7 @@ def sharp() -> Finding:
     record = load("multi30k/analysis.json") or {"systems": []}
     found = next((system for system in record["systems"] if system["name"] == "CapsNMT"), None)
     if found is None:
-        return Finding(IN_PROGRESS)
+        return Finding(NOT_RUN)
     rows = found["routing"]["memory"]["iterations"]
     entropies = " ".join(f"{row['assignment_entropy']:.2f}" for row in rows)
     used = " ".join(f"{row['capsules_in_use']:.1f}" for row in rows)

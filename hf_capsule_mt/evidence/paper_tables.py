@@ -14,7 +14,7 @@ from .differences import compared, first_test_set
 from .recorded import load, shown_path
 from .systems import GUIDED_RNMT, GUIDED_SYSTEMS, JOBS, LAYER_SYSTEMS, RECURRENT_SYSTEMS, System
 
-IN_PROGRESS = "in progress"
+NOT_RUN = "not run yet"
 
 
 class Place(NamedTuple):
@@ -149,7 +149,7 @@ def _table(header: list[str], rows: list[list[str]]) -> list[str]:
 
 
 def _is_number(cell: str) -> bool:
-    return cell not in (IN_PROGRESS, MISSING)
+    return cell not in (NOT_RUN, MISSING)
 
 
 def _configuration(system: System) -> str:
@@ -162,7 +162,7 @@ def gain_cell(system: str, baseline: str, studies: tuple[str, ...]) -> str:
     """
     The difference in BLEU to a baseline with its interval, of the first study that has it; the baseline's own BLEU.
 
-    "in progress" is what a study of the package trains and no record has yet; "-" is in none of these studies.
+    "not run yet" is what a study of the package trains and no record has yet; "-" is in none of these studies.
     """
     for study in studies:
         record = load(f"studies/{study}.json")
@@ -176,7 +176,7 @@ def gain_cell(system: str, baseline: str, studies: tuple[str, ...]) -> str:
             own = first_test_set(record)["scores"][record["score"]].get(system)
             if own is not None:
                 return f"{own['mean']:.1f}" + ("" if own["sd"] is None else f" ± {own['sd']:.1f}")
-    return IN_PROGRESS if any(system in systems_of(study) for study in studies) else MISSING
+    return NOT_RUN if any(system in systems_of(study) for study in studies) else MISSING
 
 
 @cache
@@ -258,7 +258,7 @@ def _of_studies() -> Iterator[str]:
         left = len(systems_of(study) - known)
         yield (
             f"`{study}`: version {record['version']}, {record['date']}, seeds {', '.join(map(str, seeds))}"
-            + (f", {left} systems in progress." if left else ".")
+            + (f", {left} systems not run yet." if left else ".")
         )
     if missing:
         yield f"Without a record yet: {', '.join(missing)}."

@@ -32,7 +32,7 @@ def study_tables(text: str) -> dict[str, str]:
 
 def study_table(name: str) -> str:
     """
-    What a study has found, in Markdown; or how it is run and recorded, where there is no record of it yet.
+    What a study has found, in Markdown; or how it is run, where there is no record of it yet.
 
     Raises:
         ValueError: the file is no record of a study.
@@ -46,10 +46,7 @@ def study_table(name: str) -> str:
 
 
 def _not_recorded(name: str) -> str:
-    return (
-        f"Not recorded yet: `hf-capsule-mt study run {name}`, then `hf-capsule-mt study table {name}`, whose "
-        f"`record.json` becomes `{shown_path(f'studies/{name}.json')}`."
-    )
+    return f"Not run yet; `hf-capsule-mt study run {name}` runs it, `hf-capsule-mt study table {name}` compares."
 
 
 def details_table(name: str) -> str:

@@ -119,7 +119,7 @@ def past_future_text_table() -> str:
                 f"{entries[0]['draws']:,} draws (`{shown_path(f'past_future/{name}.json')}`)."
             )
         else:
-            notes.append(f"{words}: in progress.")
+            notes.append(f"{words}: not run yet.")
     return "\n".join([*lines, "", " ".join(notes)])
 
 

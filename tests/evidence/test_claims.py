@@ -81,7 +81,7 @@ def test_differences_say_whether_they_are_established(records, found, verdict, w
 def test_embedded_corpus_is_told_and_decides_nothing(records):
     records["studies/grammar.json"] = study(comparisons={"GDR": (2, 0.01)})
     verdict, numbers = row("Zheng et al.: GDR, +0.75")
-    assert verdict == "in progress" and numbers == "+2.00 [+1.50, +2.50] (embedded corpus, 2 layers, 3 seeds)"
+    assert verdict == "not run yet" and numbers == "+2.00 [+1.50, +2.50] (embedded corpus, 2 layers, 3 seeds)"
 
 
 def test_two_corpora_that_contradict_each_other_show_nothing(records):
@@ -94,7 +94,7 @@ def test_two_corpora_that_contradict_each_other_show_nothing(records):
 def test_without_records_nothing_is_said(records):
     for line in claims.claims_table().splitlines()[2:]:
         verdict, numbers = (cell.strip() for cell in line.split("|")[2:4])
-        assert (verdict, numbers) == ("in progress", "-") or verdict == "not testable here", line
+        assert (verdict, numbers) == ("not run yet", "-") or verdict == "not testable here", line
 
 
 def test_capsules_are_compared_with_simple_aggregation(records):
@@ -121,7 +121,7 @@ def test_what_a_study_does_not_compare_is_compared_over_seeds(records):
         "to ATTN+losses +2.50 [+1.88, +3.12] (Multi30k, 2 layers, 3 seeds alone)",
     ]
     del records["studies/multi30k.json"]["systems"]["CLF+losses"]["runs"]["3"]
-    assert row("Zheng et al.: GDR gains more than CLF and ATTN") == ["in progress", "-"]
+    assert row("Zheng et al.: GDR gains more than CLF and ATTN") == ["not run yet", "-"]
 
 
 def test_all_of_several_have_to_be_above(records):
@@ -131,7 +131,7 @@ def test_all_of_several_have_to_be_above(records):
     records["studies/deep.json"] = study(baselines={"linear": {**pairs, "em_routing": (1, 0.5)}})
     assert row("Dou et al.: all dynamic systems")[0] == "not shown"
     records["studies/deep.json"] = study(baselines={"linear": {"dynamic": (1, 0.01)}})
-    assert row("Dou et al.: all dynamic systems")[0] == "in progress"
+    assert row("Dou et al.: all dynamic systems")[0] == "not run yet"
 
 
 @pytest.mark.parametrize(
@@ -174,7 +174,7 @@ def test_an_unfinished_study_decides_nothing(records):
     records["studies/multi30k.json"] = found
     assert row("Zheng et al.: GDR, +0.75") == ["shown again", "+0.75 [+0.25, +1.25] (Multi30k, 2 layers, 3 seeds)"]
     del found["systems"]["none"]["runs"]["3"]
-    assert row("Zheng et al.: GDR, +0.75") == ["in progress", "-"]
+    assert row("Zheng et al.: GDR, +0.75") == ["not run yet", "-"]
 
 
 def test_long_sentences(records):
@@ -217,7 +217,7 @@ def test_separation_has_to_be_above_the_diagonal(records, low, verdict):
     records["past_future/test2016.json"] = [{**entry, "results": other}]
     assert row("Zheng et al.: the groups separate")[0] == verdict
     del records["past_future/europarl100.json"]
-    assert row("Zheng et al.: the groups separate")[0] == "in progress"
+    assert row("Zheng et al.: the groups separate")[0] == "not run yet"
 
 
 @pytest.mark.parametrize(("second", "verdict"), [(0.96, "shown again"), (0.98, "not shown")])
@@ -233,9 +233,9 @@ def test_routing_has_to_be_ahead_in_every_seed(records, second, verdict):
     entries += [entry("routing", 0, 0.1, bca=0.0), entry("routing", 3, 0.1)]
     # what is seen on the embedded corpus is told
     records["past_future/grammar.json"] = entries
-    assert row("Zheng et al.: routing does so better")[0] == "in progress"
+    assert row("Zheng et al.: routing does so better")[0] == "not run yet"
     records["past_future/europarl100.json"] = entries[:-3]
-    assert row("Zheng et al.: routing does so better")[0] == "in progress"
+    assert row("Zheng et al.: routing does so better")[0] == "not run yet"
     records["past_future/europarl100.json"] = entries
     found, numbers = row("Zheng et al.: routing does so better")
     assert found == verdict
@@ -250,7 +250,7 @@ def test_routing_has_to_be_ahead_in_every_seed(records, second, verdict):
 
 
 def test_every_study_and_system_of_a_claim_exists(monkeypatch):
-    """A name that no study has would be in progress forever."""
+    """A name that no study has would be "not run yet" forever."""
     studies = {name: read_study(find_study(name)) for name in differences.SETTINGS}
     asked = set()
 
@@ -288,6 +288,6 @@ def test_every_study_and_system_of_a_claim_exists(monkeypatch):
         "every word",
     )
     for line in claims.claims_table().splitlines()[2:]:
-        if "in progress" in line:
+        if "not run yet" in line:
             assert any(word in line for word in measured), line
     assert asked == set(studies)

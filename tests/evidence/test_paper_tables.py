@@ -35,9 +35,9 @@ def with_runs(record):
 def test_without_records_rows_say_that_they_are_in_progress(records):
     table = paper_tables.systems_table()
     assert table.count("| configuration |") == 2 and table.count("| system |") == 3
-    assert row("EM routing")[2:6] == ["+1.50", "in progress", "in progress", "-"]
+    assert row("EM routing")[2:6] == ["+1.50", "not run yet", "not run yet", "-"]
     # no study of three_am has it
-    assert row("GDR + BOW")[2:6] == ["+1.42", "in progress", "-", "-"]
+    assert row("GDR + BOW")[2:6] == ["+1.42", "not run yet", "-", "-"]
     studies = ("deep", "multi30k", "guided_parts", "capsnmt_parts", "students", "three_am")
     assert f"Without a record yet: {', '.join(f'`{study}`' for study in studies)}." in table
 
@@ -47,13 +47,13 @@ def test_differences_sizes_and_times(records):
     means = {"none": 37.0, "em_routing": 37.8, "GDR": 36.75, "simple": 25.0, "CapsNMT": 26.0}
     record = study(means, found, {"simple": {"CapsNMT": (1.0, 0.03), "none": (12.0, 0.001)}})
     records["studies/multi30k.json"] = with_runs(record)
-    assert row("EM routing")[3:6] == ["in progress", r"+0.80\*\* [+0.30, +1.30]", "3.00M (1.50x)"]
+    assert row("EM routing")[3:6] == ["not run yet", r"+0.80\*\* [+0.30, +1.30]", "3.00M (1.50x)"]
     assert row("GDR")[3] == "-0.25 [-0.75, +0.25]"
     assert row("CapsNMT (+ separable scoring)")[2:5] == ["+4.4", r"+1.00\* [+0.50, +1.50]", "3.00M (1.50x)"]
     assert row("simple aggregation")[2:5] == ["21.3", "25.0 ± 0.2", "2.00M"]
-    assert row("GDR + BCA")[3] == "in progress"
+    assert row("GDR + BCA")[3] == "not run yet"
     table = paper_tables.systems_table()
-    assert "`multi30k`: version 0.9.0, 2026-11-30, seeds 1, 2, 3, 10 systems in progress." in table
+    assert "`multi30k`: version 0.9.0, 2026-11-30, seeds 1, 2, 3, 10 systems not run yet." in table
     assert row("Transformer")[4] == "37.0 ± 0.2"
 
 

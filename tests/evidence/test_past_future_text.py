@@ -25,7 +25,7 @@ def test_a_row_for_each_run_and_the_controls(monkeypatch):
     assert lines[3].startswith("| GDR | 2 |") and lines[3].endswith("0.25 [0.24, 0.26] (fitted) |")
     assert lines[4].startswith("| *diagonal* | - | Europarl, aligned by hand | 0.850 [0.840, 0.860] | 0.900 [")
     assert lines[5].startswith("| *always the most frequent answer* |") and len(lines) == 8
-    assert "1,234 decisions in 100 sentences" in lines[7] and "test2016, fast_align: in progress." in lines[7]
+    assert "1,234 decisions in 100 sentences" in lines[7] and "test2016, fast_align: not run yet." in lines[7]
 
 
 def test_means_over_the_seeds_of_a_system(monkeypatch):

@@ -82,7 +82,7 @@ def test_a_page_has_a_table_for_each_test_set(record, records):
 
 
 def test_without_a_record_the_page_says_so(records):
-    assert study_tables.study_table("mine").startswith("Not recorded yet: `hf-capsule-mt study run mine`")
+    assert study_tables.study_table("mine").startswith("Not run yet; `hf-capsule-mt study run mine`")
 
 
 def test_a_file_that_is_no_record_is_named(records):
