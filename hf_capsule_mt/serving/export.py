@@ -22,7 +22,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -155,10 +155,13 @@ def export_onnx(
             sides[side].tokenizer.save(str(folder / name))
         write_whole(folder / onnx_translator.SETTINGS, json.dumps(settings, indent=2, ensure_ascii=False) + "\n")
         shutil.copyfile(onnx_translator.__file__, folder / TRANSLATOR)
-        write_models(folder, graphs(model, settings))
+        parts = trace(model)
+        write_models(folder, graphs(parts, settings))
         check(model, folder)
         if int8:
-            write_models(folder, graphs(model, settings, int8=True))
+            quantize(parts.encoder, parts.source)
+            quantize(parts.decoder, parts.step)
+            write_models(folder, graphs(parts, settings))
         write_whole(folder / README, _readme(source, model, int8, languages))
     return output
 
@@ -235,31 +238,44 @@ def translator_settings(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBa
     }
 
 
-def graphs(model: Any, settings: dict[str, Any], *, int8: bool = False) -> dict[str, ModelProto]:
-    """The graphs of a model by the names of their files.
+class Parts(NamedTuple):
+    """The graphs that searches are made of, and the modules that they were traced from."""
 
-    Args:
-        model: a capsule model in float32, in evaluation mode.
-        settings: from `translator_settings`.
-        int8: linear maps of integers.
+    source: Source
+    step: Step
+    encoder: Part
+    decoder: Part
+
+
+def trace(model: Any) -> Parts:
+    """The parts of a model, a capsule model in float32, in evaluation mode.
+
+    Raises:
+        ValueError: what cannot become a graph.
     """
     source: Source = (RecurrentSource if _is_recurrent(model) else AttentionSource)(model)
     step = _step_of(model)
     with _quiet(), torch.no_grad():
         try:
-            encoder, decoder = _encoder(source), _step(source, step)
+            return Parts(source, step, _encoder(source), _step(source, step))
         except torch.onnx.errors.OnnxExporterError as error:
             raise ValueError(_not_a_graph(model, error)) from error
-    if int8:
-        for part, owner in ((encoder, source), (decoder, step)):
-            quantize(part, owner)
+
+
+def graphs(parts: Parts, settings: dict[str, Any]) -> dict[str, ModelProto]:
+    """The graphs of a model by the names of their files.
+
+    Args:
+        parts: from `trace`; they stay as they are.
+        settings: from `translator_settings`.
+    """
     searches = (
         greedy_search(settings["eos_token_ids"]),
         beam_search(settings["eos_token_ids"], settings["vocab_size"]),
     )
-    models = {ENCODER: whole("encoder", encoder), STEP: whole("decoder_step", decoder)}
+    models = {ENCODER: whole("encoder", parts.encoder), STEP: whole("decoder_step", parts.decoder)}
     for search in searches:
-        models[f"{search.name}.onnx"] = search_loop(encoder, decoder, step.states(), search)
+        models[f"{search.name}.onnx"] = search_loop(parts.encoder, parts.decoder, parts.step.states(), search)
     for made in models.values():
         _forget_origin(made.graph)
     return models

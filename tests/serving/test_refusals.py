@@ -30,7 +30,7 @@ def no_graphs(monkeypatch):
     def made(*_, **__):
         raise AssertionError("graphs were made")
 
-    monkeypatch.setattr(export_module, "graphs", made)
+    monkeypatch.setattr(export_module, "trace", made)
 
 
 def assert_refused(checkpoint, output, capsys, *words):
@@ -136,7 +136,7 @@ def test_operators_that_cannot_be_graphs(tmp_path, monkeypatch, function):
     try:
         model = capsule_model(aggregation="untraceable")
         with pytest.raises(ValueError, match="aggregation 'untraceable' cannot become an ONNX graph") as error:
-            export_module.graphs(model, {})
+            export_module.trace(model)
     finally:
         del AGGREGATION_CLASSES["untraceable"]
     assert len(str(error.value).splitlines()) == 1
@@ -151,7 +151,7 @@ def test_a_failure_on_the_way_leaves_nothing(tmp_path, checkpoint, monkeypatch, 
         seen.extend(path.name for path in (tmp_path / ".out.partial").iterdir())
         raise failure
 
-    monkeypatch.setattr(export_module, "graphs", fail)
+    monkeypatch.setattr(export_module, "trace", fail)
     # what a kill has left is no hindrance, and goes
     (tmp_path / ".out.partial").mkdir()
     (tmp_path / ".out.partial" / "left").write_text("x", encoding="utf-8")
