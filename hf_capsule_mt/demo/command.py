@@ -168,7 +168,11 @@ def _command(arguments: argparse.Namespace) -> None:
         prevent_thread_lock=True,
     )
     print(f"{title}: {address} (Ctrl-C ends it)", flush=True)
-    threading.Event().wait()
+    try:
+        threading.Event().wait()
+    finally:
+        for system in systems:
+            system.close()
 
 
 def main(argv: Sequence[str]) -> int:

@@ -64,6 +64,14 @@ class System:
         self.languages = choose_languages(tokenizer, *languages, saved=pairs[0] if pairs else None)
         trained = [code for pair in pairs for code in pair]
         self.choices = list(dict.fromkeys([*trained, *language_codes(tokenizer)]))
+        self._at_work = threading.Lock()
+
+    def close(self) -> None:
+        """
+        Wait until the model has answered, and let nobody ask it again: who does waits forever. A thread that computes
+        when Python ends would abort the process.
+        """
+        self._at_work.acquire()
 
     def use_languages(self, source: str, target: str) -> None:
         """
@@ -111,7 +119,9 @@ class System:
         return str(self.tokenizer.decode(token_ids, skip_special_tokens=True))
 
     def _generate(self, sentence: str, **generation: Any) -> Tensor:
-        (result,) = self._pipeline([sentence], return_tensors=True, do_sample=False, **self._languages, **generation)
+        generation |= {"return_tensors": True, "do_sample": False, **self._languages}
+        with self._at_work:
+            (result,) = self._pipeline([sentence], **generation)
         return result["translation_token_ids"]
 
     def _grow(self, sentence: str) -> Generator[tuple[str, None], None, Tensor]:
@@ -155,7 +165,8 @@ class System:
         """
         source = self._pipeline.preprocess(sentence, **self._languages)["input_ids"].to(self.model.device)
         target = torch.tensor([token_ids], device=self.model.device)
-        return sentence_routing(self.model, self.tokenizer, source, target[:, :-1], target[:, 1:])
+        with self._at_work:
+            return sentence_routing(self.model, self.tokenizer, source, target[:, :-1], target[:, 1:])
 
 
 class _Stopped(StoppingCriteria):

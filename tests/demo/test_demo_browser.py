@@ -34,7 +34,7 @@ def address(runs):
     line = server.stdout.readline()
     yield re.fullmatch(r"plain and GDR: (http://127\.0\.0\.1:\d+/) \(Ctrl-C ends it\)\n", line)[1]
     server.send_signal(signal.SIGINT)
-    assert server.wait(timeout=20) == 130
+    assert server.wait(timeout=60) == 130
 
 
 @pytest.fixture

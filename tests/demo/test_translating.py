@@ -80,6 +80,36 @@ class TestGrowing:
             with pytest.raises(ZeroDivisionError):
                 list(broken.translate(SENTENCE, num_beams))
 
+    @pytest.mark.parametrize("num_beams", [1, 3])
+    def test_closing_waits_for_the_model_and_nobody_asks_it_again(self, num_beams):
+        """Python aborts if it ends while a thread computes."""
+        system = System("plain", tiny_model(), tiny_tokenizer())
+        begun, go_on, calls = threading.Event(), threading.Event(), []
+
+        def held(*_):
+            calls.append(1)
+            begun.set()
+            go_on.wait(60)
+
+        system.model.register_forward_pre_hook(held)
+        texts = []
+        first = threading.Thread(target=lambda: texts.extend(system.translate(SENTENCE, num_beams)))
+        first.start()
+        begun.wait(60)
+        closing = threading.Thread(target=system.close)
+        closing.start()
+        closing.join(0.2)
+        assert closing.is_alive()
+        go_on.set()
+        closing.join(60)
+        first.join(60)
+        assert not closing.is_alive() and texts[-1][0] == PAIRS[SENTENCE]
+        calls.clear()
+        later = threading.Thread(target=lambda: list(system.translate(SENTENCE, num_beams)), daemon=True)
+        later.start()
+        later.join(0.2)
+        assert later.is_alive() and not calls
+
     def test_is_cut_to_what_the_model_can_read(self, plain, runs):
         long = " ".join(SOURCES * 9)
         cut = plain.cut(long)

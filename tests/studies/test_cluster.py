@@ -165,8 +165,12 @@ def test_a_job_whose_time_is_up_goes_on_from_its_checkpoint(write_study, slurm, 
     (stand_in / "hold").touch()
 
     def time_is_up() -> None:
-        os.kill(int((slurm / "10.pid").read_text()), signal.SIGUSR2)
-        wait_for((slurm / "10.requeue").exists, (stand_in / "hold").unlink)
+        job = psutil.Process(int((slurm / "10.pid").read_text()))
+        commands = job.children()
+        os.kill(job.pid, signal.SIGUSR2)
+        # not before: it would go on until it is ended
+        psutil.wait_procs(commands)
+        (stand_in / "hold").unlink()
 
     thread = in_background(lambda: held(tmp_path, "plain"), time_is_up)
     assert main(["run", str(write_study(systems={"plain": {}}, seeds=[1])), *SLURM]) == 0
