@@ -8,12 +8,24 @@ from statistics import fmean
 from typing import NamedTuple
 
 from ..studies.curves import curve_lines
-from .differences import SETTINGS, Found, Record, difference, finished_record, first_test_set, in_study, of_values
+from .differences import (
+    SETTINGS,
+    SO_FAR,
+    Found,
+    Record,
+    difference,
+    finished_record,
+    first_test_set,
+    in_study,
+    is_finished,
+    of_values,
+    study_record,
+)
 from .recorded import load
 from .systems import GUIDED, PROBED_TEXTS
 
 SHOWN, NOT_SHOWN, OPPOSITE = "shown again", "not shown", "the opposite is shown"
-NOT_TESTABLE, NOT_RUN = "not testable here", "not run yet"
+NOT_TESTABLE, NOT_RUN, UNDECIDED = "not testable here", "not run yet", "not decided yet"
 DIAGONAL = "the diagonal"
 # of a probe, to decide a claim
 ENOUGH_SEEDS = 3
@@ -40,10 +52,10 @@ def claims_table() -> str:
 
 
 def verdict_of(found: Sequence[Found]) -> str:
-    """Of differences that a claim says are above 0."""
-    signs = {one.sign for one in found}
-    if not found:
-        return NOT_RUN
+    """Of differences that a claim says are above 0. Studies that do not have all their runs decide nothing."""
+    signs = {one.sign for one in found if one.finished}
+    if not signs:
+        return UNDECIDED if found else NOT_RUN
     if 1 in signs and -1 not in signs:
         return SHOWN
     return OPPOSITE if signs == {-1} else NOT_SHOWN
@@ -83,11 +95,11 @@ def close(systems: Sequence[str], baseline: str, margin: float, study: str) -> F
     """Is one of the systems no further below the baseline than the paper's margin? The opposite: all certainly are."""
     found = {system: difference(study, system, baseline) for system in systems}
     known = {system: one for system, one in found.items() if one is not None}
-    whole = NOT_RUN if not known else NOT_SHOWN
-    if any(one.difference >= margin for one in known.values()):
-        whole = SHOWN
-    elif known and all(one.sign < 0 and one.interval and one.interval[1] < margin for one in known.values()):
-        whole = OPPOSITE
+    whole = verdict_of([*known.values()])
+    if whole not in (NOT_RUN, UNDECIDED):
+        near = any(one.difference >= margin for one in known.values())
+        far = all(one.sign < 0 and one.interval and one.interval[1] < margin for one in known.values())
+        whole = SHOWN if near else OPPOSITE if far else NOT_SHOWN
     return Finding(whole, "; ".join(f"{system} {one.text()}" for system, one in known.items()))
 
 
@@ -99,7 +111,7 @@ def best(study: str, argument: str, expected: Callable[[list[float]], float], ou
         expected: the value of the claim, from the values of a line.
         ours: an argument that no paper has: lines of systems with it are told and decide nothing.
     """
-    record = finished_record(study)
+    record = study_record(study)
     if record is None:
         return Finding(NOT_RUN)
     scores = first_test_set(record)["scores"][record["score"]]
@@ -112,8 +124,10 @@ def best(study: str, argument: str, expected: Callable[[list[float]], float], ou
                 seen.append(max(means, key=lambda value: means[value]) == expected([*means]))
             shown = ", ".join(f"{value:g}: {mean:.1f}" for value, mean in means.items())
             texts.append(f"{label or argument} {shown}")
-    verdict = NOT_RUN if not seen else SHOWN if all(seen) else NOT_SHOWN
-    return Finding(verdict, f"BLEU by {argument}: {'; '.join(texts)} ({SETTINGS[study]})" if texts else "")
+    finished = is_finished(record)
+    verdict = NOT_RUN if not seen else UNDECIDED if not finished else SHOWN if all(seen) else NOT_SHOWN
+    setting = SETTINGS[study] if finished else f"{SETTINGS[study]}, {SO_FAR}"
+    return Finding(verdict, f"BLEU by {argument}: {'; '.join(texts)} ({setting})" if texts else "")
 
 
 def long_sentences(system: str, baseline: str, *studies: str, sign: int = 1) -> Finding:

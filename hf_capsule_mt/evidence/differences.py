@@ -11,6 +11,8 @@ from ..studies.statistics import LEVEL, SeedVariance, add_variances, seed_varian
 from .recorded import load
 
 Record = dict[str, Any]
+# of what a study that does not have all its runs has seen
+SO_FAR = "so far"
 # by study, as tables call its setting
 SETTINGS = {
     "grammar": "embedded corpus, 2 layers",
@@ -40,6 +42,7 @@ class Found(NamedTuple):
         seeds: how many went in.
         setting: what was trained on.
         of_seeds: the interval is over the seeds alone.
+        finished: the study has all its runs; before, nothing is established.
     """
 
     difference: float
@@ -48,6 +51,7 @@ class Found(NamedTuple):
     seeds: int
     setting: str
     of_seeds: bool
+    finished: bool = True
 
     @property
     def sign(self) -> int:
@@ -57,7 +61,7 @@ class Found(NamedTuple):
     def text(self) -> str:
         """For a cell of a table."""
         bounds = "" if self.interval is None else f" [{self.interval[0]:+.2f}, {self.interval[1]:+.2f}]"
-        words = "" if self.established else ", not established"
+        words = "" if self.established else ", not established" if self.finished else f" {SO_FAR}"
         seeds = f"{self.seeds} seed{'s' if self.seeds > 1 else ''}" + (" alone" if self.of_seeds else "")
         return f"{self.difference:+.2f}{bounds}{words} ({self.setting}, {seeds})"
 
@@ -68,13 +72,16 @@ def study_record(study: str) -> Record | None:
     return record
 
 
-def finished_record(study: str) -> Record | None:
-    """The record of a study that has all its runs, or None: what is seen half-way decides nothing."""
-    record = study_record(study)
-    if record is None:
-        return None
+def is_finished(record: Mapping[str, Any]) -> bool:
+    """Does the record have all runs of its study? Before, nothing is decided: the next seed takes much back."""
     seeds = {str(seed) for seed in record["seeds"]}
-    return record if all(seeds <= part["runs"].keys() for part in record["systems"].values()) else None
+    return all(seeds <= part["runs"].keys() for part in record["systems"].values())
+
+
+def finished_record(study: str) -> Record | None:
+    """The record of a study that has all its runs, or None."""
+    record = study_record(study)
+    return record if record is not None and is_finished(record) else None
 
 
 def first_test_set(record: Mapping[str, Any]) -> Record:
@@ -94,22 +101,23 @@ def compared(record: Mapping[str, Any], system: str, baseline: str) -> Record | 
 
 
 def in_study(study: str, system: str, baseline: str) -> Found | None:
-    """A difference as the record of a study compares it over seeds and sentences, or None before it has all runs."""
-    record = finished_record(study)
+    """A difference as the record of a study compares it over seeds and sentences, or None where it does not."""
+    record = study_record(study)
     found = None if record is None else compared(record, system, baseline)
-    if found is None:
+    if record is None or found is None:
         return None
     low, high = found["interval"]
-    established = found["p_holm"] < LEVEL
-    return Found(found["difference"], (low, high), established, found["seeds"], SETTINGS[study], False)
+    finished = is_finished(record)
+    established = finished and found["p_holm"] < LEVEL
+    return Found(found["difference"], (low, high), established, found["seeds"], SETTINGS[study], False, finished)
 
 
 def over_seeds(study: str, system: str, baseline: str) -> Found | None:
     """
     A difference of two systems over the seeds that both have, with Student's interval over the seeds alone, whose
-    variances are moderated over the systems of the study (`studies.statistics`). None before it has all runs.
+    variances are moderated over the systems of the study (`studies.statistics`). None where they have none.
     """
-    record = finished_record(study)
+    record = study_record(study)
     if record is None:
         return None
     scores = first_test_set(record)["scores"][record["score"]]
@@ -117,10 +125,14 @@ def over_seeds(study: str, system: str, baseline: str) -> Found | None:
     ours, theirs = (by_seed.get(name, {}) for name in (system, baseline))
     values = [value - theirs[seed] for seed, value in ours.items() if seed in theirs]
     if len(values) < 2:
-        return of_values(values, SETTINGS[study])
-    variances = seed_variances({name: [*runs.values()] for name, runs in by_seed.items()})
-    found = add_variances([variances[system], variances[baseline]])
-    return _with_interval(fmean(values), found, len(values), SETTINGS[study])
+        found = of_values(values, SETTINGS[study])
+    else:
+        variances = seed_variances({name: [*runs.values()] for name, runs in by_seed.items()})
+        between = add_variances([variances[system], variances[baseline]])
+        found = _with_interval(fmean(values), between, len(values), SETTINGS[study])
+    if found is None or is_finished(record):
+        return found
+    return found._replace(established=False, finished=False)
 
 
 def of_values(values: Sequence[float], setting: str) -> Found | None:

@@ -10,7 +10,7 @@ from ..analysis.tables import MISSING, mark_of
 from ..recipe_files import read_yaml
 from ..studies.record import of_runs
 from ..studies.study_file import find_study
-from .differences import compared, first_test_set
+from .differences import SO_FAR, compared, first_test_set, is_finished
 from .recorded import load, shown_path
 from .systems import GUIDED_RNMT, GUIDED_SYSTEMS, JOBS, LAYER_SYSTEMS, RECURRENT_SYSTEMS, System
 
@@ -114,7 +114,7 @@ def systems_table() -> str:
                 for row in paper.rows()
             ],
         )
-    return "\n".join([*lines, notes()])
+    return "\n".join([*lines, notes(_unfinished(lines))])
 
 
 def gains_table() -> str:
@@ -137,7 +137,7 @@ def gains_table() -> str:
                 for row in rows
             ],
         )
-    return "\n".join([*lines, f"{DIFFERENCES} {TRAINING_TIMES}"])
+    return "\n".join([*lines, f"{DIFFERENCES} {_unfinished(lines)}{TRAINING_TIMES}"])
 
 
 TIMES = ("training time (operations)",)
@@ -169,8 +169,10 @@ def gain_cell(system: str, baseline: str, studies: tuple[str, ...]) -> str:
         found = None if record is None else compared(record, system, baseline)
         if found is not None:
             low, high = found["interval"]
-            seeds = "" if found["seeds"] > 2 else f" ({found['seeds']} seed{'s' if found['seeds'] > 1 else ''})"
-            mark = mark_of(found["p_holm"]).replace("*", r"\*")
+            finished = record is not None and is_finished(record)
+            words = f"{found['seeds']} seed{'s' if found['seeds'] > 1 else ''}" + ("" if finished else f" {SO_FAR}")
+            seeds = f" ({words})" if found["seeds"] < 3 or not finished else ""
+            mark = mark_of(found["p_holm"]).replace("*", r"\*") if finished else ""
             return f"{found['difference']:+.2f}{mark} [{low:+.2f}, {high:+.2f}]{seeds}"
         if record is not None and system == baseline:
             own = first_test_set(record)["scores"][record["score"]].get(system)
@@ -234,11 +236,17 @@ TRAINING_TIMES = (
 )
 
 
-def notes() -> str:
+def _unfinished(lines: list[str]) -> str:
+    """What "so far" means, where it is said."""
+    words = f'"{SO_FAR[0].upper()}{SO_FAR[1:]}": not all runs are in, and nothing is established yet. '
+    return words if any(f" {SO_FAR})" in line for line in lines) else ""
+
+
+def notes(unfinished: str = "") -> str:
     """What the columns are."""
     return (
-        f"{DIFFERENCES} {' '.join(_of_studies())} {TRAINING_TIMES} Their record, of one run of `benchmarks/speed.py`, "
-        f"with quartiles: `{shown_path('speed/speed_yardstick.json')}`. "
+        f"{DIFFERENCES} {unfinished}{' '.join(_of_studies())} {TRAINING_TIMES} Their record, of one run of "
+        f"`benchmarks/speed.py`, with quartiles: `{shown_path('speed/speed_yardstick.json')}`. "
         "Latencies are means per sentence of the trained models over the first sentences of test2016, one at a time, "
         f"also in one run (`benchmarks/latency.py`, with intervals: `{shown_path('speed/latency_multi30k.json')}`); "
         "the paper reports 225 ms for the Transformer and 153 ms (0.68x) for CapsNMT."

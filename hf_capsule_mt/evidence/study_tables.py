@@ -8,18 +8,25 @@ Tables and figures of recorded studies. A document has them where it has the mar
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from ..analysis.tables import Cell, Table
 from ..studies.detail_tables import detail_tables
 from ..studies.tables import FIGURE, check_record, overview_tables, study_figures
 from .agreement import STUDY
+from .differences import is_finished
 from .recorded import load, shown_path
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 DETAILS = "details "
+UNFINISHED = (
+    "Not all runs of this study are in: the next seed takes many differences back, and nothing is established yet. "
+    "Of one seed, intervals are of these models alone."
+)
 _MARKER = re.compile(rf"^<!-- table: ((?:{STUDY}|{DETAILS})([\w-]+)) -->$", re.M)
 WORDS = {FIGURE: "Differences with 95 % intervals", "length": "BLEU and length by source length", "curve": "Scores"}
 
@@ -41,8 +48,9 @@ def study_table(name: str) -> str:
     record = study_record(name)
     if record is None:
         return _not_recorded(name)
-    tables = "\n".join(table.to_markdown() for table in overview_tables(record))
-    return f"{tables}\nRecord: `{shown_path(path)}`."
+    tables = "\n".join(_shown(record, overview_tables(record)))
+    note = "" if is_finished(record) else f"{UNFINISHED}\n\n"
+    return f"{note}{tables}\nRecord: `{shown_path(path)}`."
 
 
 def _not_recorded(name: str) -> str:
@@ -54,12 +62,20 @@ def details_table(name: str) -> str:
     record = study_record(name)
     if record is None:
         return ""
-    parts = [table.to_markdown() for table in detail_tables(record)]
+    parts = [*_shown(record, detail_tables(record))]
     parts += [
         f"![{WORDS[stem.partition('_')[0]]}: {record['title']}]({file})\n"
         for stem, file in figure_files(name, record).items()
     ]
     return "\n".join(parts)
+
+
+def _shown(record: Mapping[str, Any], tables: Iterable[Table]) -> Iterator[str]:
+    """In Markdown; without stars before all runs of the study are in."""
+    for table in tables:
+        if not is_finished(record):
+            table = replace(table, rows=[[Cell(cell.text) for cell in row] for row in table.rows])
+        yield table.to_markdown()
 
 
 def study_record(name: str) -> dict[str, Any] | None:

@@ -121,7 +121,11 @@ def test_what_a_study_does_not_compare_is_compared_over_seeds(records):
         "to ATTN+losses +2.50 [+1.88, +3.12] (Multi30k, 2 layers, 3 seeds alone)",
     ]
     del records["studies/multi30k.json"]["systems"]["CLF+losses"]["runs"]["3"]
-    assert row("Zheng et al.: GDR gains more than CLF and ATTN") == ["not run yet", "-"]
+    assert row("Zheng et al.: GDR gains more than CLF and ATTN") == [
+        "not decided yet",
+        "to CLF+losses +1.00 [+0.38, +1.62] so far (Multi30k, 2 layers, 3 seeds alone); "
+        "to ATTN+losses +2.50 [+1.88, +3.12] so far (Multi30k, 2 layers, 3 seeds alone)",
+    ]
 
 
 def test_all_of_several_have_to_be_above(records):
@@ -174,7 +178,28 @@ def test_an_unfinished_study_decides_nothing(records):
     records["studies/multi30k.json"] = found
     assert row("Zheng et al.: GDR, +0.75") == ["shown again", "+0.75 [+0.25, +1.25] (Multi30k, 2 layers, 3 seeds)"]
     del found["systems"]["none"]["runs"]["3"]
-    assert row("Zheng et al.: GDR, +0.75") == ["not run yet", "-"]
+    so_far = "+0.75 [+0.25, +1.25] so far (Multi30k, 2 layers, 3 seeds)"
+    assert row("Zheng et al.: GDR, +0.75") == ["not decided yet", so_far]
+
+
+def test_beside_a_finished_study_an_unfinished_one_is_told(records):
+    records["studies/multi30k.json"] = study({"none": 30, "linear": 30}, comparisons={"linear": (0.5, 0.2)})
+    records["studies/deep.json"] = study({"none": 30, "linear": 31}, comparisons={"linear": (1, 0.01)})
+    assert row("Dou et al.: linear combination")[0] == "shown again"
+    del records["studies/deep.json"]["systems"]["linear"]["runs"]["2"]
+    verdict, numbers = row("Dou et al.: linear combination")
+    assert verdict == "not shown" and numbers.startswith("+1.00 [+0.50, +1.50] so far (Multi30k, 6 layers")
+
+
+def test_what_is_close_or_best_is_not_decided_before_all_runs_are_in(records):
+    close = study({"CapsNMT": 36}, comparisons={"CapsNMT": (-1, 0.01)})
+    best = study({"M2 R3": 20, "M4 R3": 21}, arguments={f"M{m} R3": {"num_source_capsules": m} for m in (2, 4)})
+    records |= {"studies/multi30k.json": close, "studies/capsnmt_size.json": best}
+    names = ("Wang et al.: CapsNMT comes close", "Wang et al.: the more source capsules M")
+    assert [row(name)[0] for name in names] == ["shown again"] * 2
+    del close["systems"]["CapsNMT"]["runs"]["3"], best["systems"]["M2 R3"]["runs"]["1"]
+    assert [row(name)[0] for name in names] == ["not decided yet"] * 2
+    assert row(names[1])[1] == "BLEU by num_source_capsules: num_source_capsules 2: 20.0, 4: 21.0 (Multi30k, so far)"
 
 
 def test_long_sentences(records):

@@ -98,6 +98,18 @@ def test_few_seeds_are_said(records):
     record["test_sets"]["test"]["comparisons"]["bleu"]["em_routing"]["seeds"] = 1
     records["studies/deep.json"] = with_runs(record)
     assert row("EM routing")[3] == r"+0.80\*\* [+0.30, +1.30] (1 seed)"
+    assert "So far" not in paper_tables.gains_table()
+
+
+def test_an_unfinished_study_has_no_stars(records):
+    record = with_runs(study({"none": 37.0, "em_routing": 37.8}, {"em_routing": (0.8, 0.004)}))
+    record["test_sets"]["test"]["comparisons"]["bleu"]["em_routing"]["seeds"] = 1
+    for seed in ("2", "3"):
+        del record["systems"]["em_routing"]["runs"][seed]
+    records["studies/deep.json"] = record
+    assert row("EM routing")[3] == "+0.80 [+0.30, +1.30] (1 seed so far)"
+    assert '"So far": not all runs are in' in paper_tables.gains_table()
+    assert '"So far": not all runs are in' in paper_tables.systems_table()
 
 
 def test_every_studied_name_is_a_system_of_a_study(records):

@@ -40,12 +40,12 @@ def record():
         "version": "0.7.0",
         "compare_with": "none",
         "score": "bleu",
-        "seeds": [1, 2, 3],
+        "seeds": [1, 2],
         "method": "paired by seed",
         "signatures": {"bleu": "tok:13a", "chrf": "nc:6", "ter": "case:lc"},
         "operations": {"sentences": 16, "length": 24},
         "systems": {
-            "none": {"arguments": {}, "operations_per_token": 5e6, "runs": {"1": run}},
+            "none": {"arguments": {}, "operations_per_token": 5e6, "runs": {"1": run, "2": run}},
             "routed": {"arguments": {}, "operations_per_token": 6e6, "runs": {"1": run, "2": run}},
         },
         "test_sets": {"test": part, "other": part},
@@ -79,6 +79,14 @@ def test_a_page_has_a_table_for_each_test_set(record, records):
     assert text.count("| routed ") == 2
     for said in ("2026-01-02", "0.7.0", "Seeds: 1, 2.", "tok:13a", "`studies/mine.json`", "16 sentences of 24"):
         assert said in text.replace("\\", ""), said
+
+
+def test_before_all_runs_are_in_it_has_no_stars(record, records):
+    record["seeds"].append(3)
+    (records / "studies" / "mine.json").write_text(json.dumps(record))
+    text = study_tables.study_table("mine")
+    assert text.startswith("Not all runs of this study are in")
+    assert cells(text.splitlines()[5])[:3] == ["routed", "3", "32.5 ± 0.2"]
 
 
 def test_without_a_record_the_page_says_so(records):
