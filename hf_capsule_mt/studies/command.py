@@ -15,10 +15,15 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..command import run_command
 from ..files import only_writer, read_json
+
+if TYPE_CHECKING:
+    from .study_file import Study
 
 PROGRAM = "hf-capsule-mt study"
 GOES_ON = {
@@ -38,6 +43,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument(
         "--launcher", choices=GOES_ON, default="local", help="processes of this machine, or jobs of Slurm"
     )
+    run.add_argument("--seeds", type=int, nargs="+", help="of the study, those to run now (all)")
     jobs = "runs at a time (GPUs times --jobs_per_device, or else cores; slurm: all are queued)"
     run.add_argument("--jobs", type=int, help=jobs)
     run.add_argument("--threads", type=int, help="CPU threads of each run (cores divided by jobs)")
@@ -84,6 +90,7 @@ def _run(arguments: argparse.Namespace) -> bool:
     _check_numbers(arguments, on_cluster)
     options = read_options(arguments.slurm) if on_cluster else {}
     study = read_study(find_study(arguments.study), arguments.output)
+    _check_seeds(arguments.seeds or [], study)
     resolved = resolve_arguments(study)
     sources = source_files(study, resolved)
     with only_writer(study.output):
@@ -92,6 +99,7 @@ def _run(arguments: argparse.Namespace) -> bool:
         if arguments.keep is not None:
             restore(study, resolved, arguments.keep, to_go_on=True)
         reuse(study, resolved, arguments.reuse)
+        study = replace(study, seeds=arguments.seeds or study.seeds)
         runs = plan(study, sources, resolved)
         to_do = sum(run.next_command() is not None for run in runs)
         if cluster is not None:
@@ -108,6 +116,15 @@ def _run(arguments: argparse.Namespace) -> bool:
         if to_do == 0 or not display.terminal:
             display.show(runs, machine)
         return finished
+
+
+def _check_seeds(seeds: list[int], study: Study) -> None:
+    unknown = [seed for seed in seeds if seed not in study.seeds]
+    if unknown:
+        named, known = (", ".join(map(str, numbers)) for numbers in (unknown, study.seeds))
+        raise ValueError(f"--seeds: {study.path} has no seed {named}, but {known}")
+    if len(set(seeds)) < len(seeds):
+        raise ValueError("--seeds: a number is given twice")
 
 
 def _check_numbers(arguments: argparse.Namespace, on_cluster: bool) -> None:

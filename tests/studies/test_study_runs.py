@@ -40,6 +40,24 @@ def test_first_seed_of_all_systems_first_and_finished_runs_are_passed_over(write
     assert order(stand_in)[4:] == ["linear-1"]
 
 
+def test_some_seeds_alone(write_study, stand_in, tmp_path):
+    study = str(write_study())
+    assert main(["run", study, "--seeds", "2", "--jobs", "1"]) == 0
+    assert order(stand_in) == ["plain-2", "linear-2"]
+    # all of them are the study's
+    assert json.loads((tmp_path / "runs" / "study.json").read_text())["seeds"] == [1, 2]
+    assert main(["run", study, "--jobs", "1"]) == 0
+    assert order(stand_in)[2:] == ["plain-1", "linear-1"]
+
+
+@pytest.mark.parametrize(
+    ("seeds", "words"), [(["1", "3", "4"], "study.yaml has no seed 3, 4, but 1, 2"), (["1", "1"], "given twice")]
+)
+def test_seeds_that_the_study_does_not_have(write_study, stand_in, tmp_path, capsys, seeds, words):
+    assert main(["run", str(write_study()), "--seeds", *seeds]) == 2
+    assert words in capsys.readouterr().err and not order(stand_in) and not (tmp_path / "runs").exists()
+
+
 def test_runs_start_from_those_of_their_own_seed(write_study, stand_in, tmp_path):
     systems = {"plain": {}, "linear": {"model_name_or_path": "runs/first/seed-{seed}"}}
     study = read_study(write_study(systems=systems))
