@@ -118,11 +118,11 @@ def systems_table() -> str:
 
 
 def gains_table() -> str:
-    """What each paper reports and what the studies have found of its systems so far: a table for each paper."""
+    """What each paper reports and what finished studies have found of its systems: a table for each paper."""
     lines = []
     for paper in PAPERS:
-        rows = [row for row in paper.rows() if any(map(_is_number, row.found))]
-        kept = [place for place in range(len(paper.places)) if any(_is_number(row.found[place]) for row in rows)]
+        rows = [row for row in paper.rows() if any(map(_is_found, row.found))]
+        kept = [place for place in range(len(paper.places)) if any(_is_found(row.found[place]) for row in rows)]
         titles = [paper.places[place].title for place in kept]
         lines += _table(
             ["system", f"{paper.name}, {paper.reported}", *titles, "parameters", *TIMES],
@@ -130,14 +130,14 @@ def gains_table() -> str:
                 [
                     row.system.name,
                     row.system.paper,
-                    *(row.found[place] if _is_number(row.found[place]) else MISSING for place in kept),
+                    *(row.found[place] if _is_found(row.found[place]) else MISSING for place in kept),
                     row.size,
                     row.training,
                 ]
                 for row in rows
             ],
         )
-    return "\n".join([*lines, f"{DIFFERENCES} {_unfinished(lines)}{TRAINING_TIMES}"])
+    return "\n".join([*lines, f"{DIFFERENCES} {TRAINING_TIMES}"])
 
 
 TIMES = ("training time (operations)",)
@@ -148,8 +148,8 @@ def _table(header: list[str], rows: list[list[str]]) -> list[str]:
     return [*(f"| {' | '.join(line)} |" for line in lines), ""]
 
 
-def _is_number(cell: str) -> bool:
-    return cell not in (NOT_RUN, MISSING)
+def _is_found(cell: str) -> bool:
+    return cell not in (NOT_RUN, MISSING) and f" {SO_FAR})" not in cell
 
 
 def _configuration(system: System) -> str:
@@ -166,19 +166,26 @@ def gain_cell(system: str, baseline: str, studies: tuple[str, ...]) -> str:
     """
     for study in studies:
         record = load(f"studies/{study}.json")
-        found = None if record is None else compared(record, system, baseline)
+        if record is None:
+            continue
+        so_far = "" if is_finished(record) else f" {SO_FAR}"
+        found = compared(record, system, baseline)
         if found is not None:
             low, high = found["interval"]
-            finished = record is not None and is_finished(record)
-            words = f"{found['seeds']} seed{'s' if found['seeds'] > 1 else ''}" + ("" if finished else f" {SO_FAR}")
-            seeds = f" ({words})" if found["seeds"] < 3 or not finished else ""
-            mark = mark_of(found["p_holm"]).replace("*", r"\*") if finished else ""
-            return f"{found['difference']:+.2f}{mark} [{low:+.2f}, {high:+.2f}]{seeds}"
-        if record is not None and system == baseline:
-            own = first_test_set(record)["scores"][record["score"]].get(system)
-            if own is not None:
-                return f"{own['mean']:.1f}" + ("" if own["sd"] is None else f" ± {own['sd']:.1f}")
+            mark = "" if so_far else mark_of(found["p_holm"]).replace("*", r"\*")
+            few = found["seeds"] < 3 or so_far
+            return f"{found['difference']:+.2f}{mark} [{low:+.2f}, {high:+.2f}]" + (
+                f" ({_seeds(found['seeds'])}{so_far})" if few else ""
+            )
+        own = first_test_set(record)["scores"][record["score"]].get(system) if system == baseline else None
+        if own is not None:
+            spread = "" if own["sd"] is None else f" ± {own['sd']:.1f}"
+            return f"{own['mean']:.1f}{spread}" + (f" ({_seeds(own['runs'])}{so_far})" if so_far else "")
     return NOT_RUN if any(system in systems_of(study) for study in studies) else MISSING
+
+
+def _seeds(count: int) -> str:
+    return f"{count} seed{'s' if count > 1 else ''}"
 
 
 @cache
