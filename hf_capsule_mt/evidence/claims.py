@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from ..studies.curves import curve_lines
 from .differences import (
+    NOT_RUN,
     SETTINGS,
     SO_FAR,
     Found,
@@ -25,7 +26,7 @@ from .recorded import load
 from .systems import GUIDED, PROBED_TEXTS
 
 SHOWN, NOT_SHOWN, OPPOSITE = "shown again", "not shown", "the opposite is shown"
-NOT_TESTABLE, NOT_RUN, UNDECIDED = "not testable here", "not run yet", "not decided yet"
+NOT_TESTABLE, UNDECIDED = "not testable here", "not decided yet"
 DIAGONAL = "the diagonal"
 # of a probe, to decide a claim
 ENOUGH_SEEDS = 3

@@ -11,8 +11,8 @@ from ..studies.statistics import LEVEL, SeedVariance, add_variances, seed_varian
 from .recorded import load
 
 Record = dict[str, Any]
-# of what a study that does not have all its runs has seen
-SO_FAR = "so far"
+# of what has no record, and of what a study that does not have all its runs has seen
+NOT_RUN, SO_FAR = "not run yet", "so far"
 # by study, as tables call its setting
 SETTINGS = {
     "grammar": "embedded corpus, 2 layers",

@@ -10,11 +10,9 @@ from ..analysis.tables import MISSING, mark_of
 from ..recipe_files import read_yaml
 from ..studies.record import of_runs
 from ..studies.study_file import find_study
-from .differences import SO_FAR, compared, first_test_set, is_finished
+from .differences import NOT_RUN, SO_FAR, compared, first_test_set, is_finished
 from .recorded import load, shown_path
 from .systems import GUIDED_RNMT, GUIDED_SYSTEMS, JOBS, LAYER_SYSTEMS, RECURRENT_SYSTEMS, System
-
-NOT_RUN = "not run yet"
 
 
 class Place(NamedTuple):
@@ -273,7 +271,7 @@ def _of_studies() -> Iterator[str]:
         left = len(systems_of(study) - known)
         yield (
             f"`{study}`: version {record['version']}, {record['date']}, seeds {', '.join(map(str, seeds))}"
-            + (f", {left} systems not run yet." if left else ".")
+            + (f", {left} systems {NOT_RUN}." if left else ".")
         )
     if missing:
         yield f"Without a record yet: {', '.join(missing)}."

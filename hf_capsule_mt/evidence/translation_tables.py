@@ -8,7 +8,7 @@ from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any
 
 from ..analysis.report import file_name
-from .differences import first_test_set
+from .differences import NOT_RUN, first_test_set
 from .recorded import find_score, load, shown_path
 from .systems import (
     GUIDED,
@@ -119,7 +119,7 @@ def past_future_text_table() -> str:
                 f"{entries[0]['draws']:,} draws (`{shown_path(f'past_future/{name}.json')}`)."
             )
         else:
-            notes.append(f"{words}: not run yet.")
+            notes.append(f"{words}: {NOT_RUN}.")
     return "\n".join([*lines, "", " ".join(notes)])
 
 

@@ -32,7 +32,7 @@ def with_runs(record):
     return {**record, "version": "0.9.0", "date": "2026-11-30"}
 
 
-def test_without_records_rows_say_that_they_are_in_progress(records):
+def test_without_records_rows_say_that_they_are_not_run(records):
     table = paper_tables.systems_table()
     assert table.count("| configuration |") == 2 and table.count("| system |") == 3
     assert row("EM routing")[2:6] == ["+1.50", "not run yet", "not run yet", "-"]
