@@ -28,6 +28,8 @@ WIDTH, ROW, MARGIN = 6.4, 0.28, 0.9
 BELOW = 0.25
 # of all that an axis shows
 EDGE, LEAST_PART = 0.04, 0.15
+# numbers on an axis
+TICKS = 9
 
 
 def check_record(record: Any, name: str) -> None:
@@ -171,6 +173,7 @@ def interval_figure(record: Mapping[str, Any]) -> Figure:
 
     check_matplotlib()
     from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
 
     primary, baseline = record["score"], record["compare_with"]
     sets = record["test_sets"]
@@ -188,9 +191,13 @@ def interval_figure(record: Mapping[str, Any]) -> Figure:
         for panel, (low, high) in zip(drawn, of_set, strict=True):
             _draw_differences(panel, [mark for mark in shown[name] if low <= mark.difference <= high], systems)
             panel.set_xlim(low, high)
-            if low < 0 < high:
-                panel.set_title(plain(name), fontsize=9)
-                panel.set_xlabel(plain(f"{TITLES[primary]}, difference to {baseline}"), fontsize=8)
+            share = (high - low) / sum(spans[name]) / len(sets)
+            ticks = MaxNLocator(max(1, round(TICKS * share)), steps=[1, 2, 5, 10], min_n_ticks=1)
+            panel.xaxis.set_major_locator(ticks)
+        # where there is room for it
+        widest = drawn[spans[name].index(max(spans[name]))]
+        widest.set_title(plain(name), fontsize=9)
+        widest.set_xlabel(plain(f"{TITLES[primary]}, difference to {baseline}"), fontsize=8)
         for left, right in pairwise(drawn):
             _mark_break(left, right)
     panels[0].set_yticks(range(len(systems)), [plain(system) for system in systems])

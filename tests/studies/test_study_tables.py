@@ -177,6 +177,20 @@ def test_figure_breaks_its_axis_where_systems_are_far_apart(finished, tmp_path):
     assert ratios[0] / ratios[1] == pytest.approx(spans[0] / spans[1])
 
 
+def test_figure_without_a_system_near_the_compared_one(finished, tmp_path):
+    assert main(["table", str(finished()), "--draws", "200"]) == 0
+    record = record_of(tmp_path)
+    scores = record["test_sets"]["test"]["scores"]["bleu"]
+    for system, found in record["test_sets"]["test"]["comparisons"]["bleu"].items():
+        scores[system]["by_seed"] = {seed: value - 1000 for seed, value in scores[system]["by_seed"].items()}
+        found["difference"] -= 1000
+        found["interval"] = [bound - 1000 for bound in found["interval"]]
+    far, zero = interval_figure(record).axes
+    assert far.get_xlabel() == "BLEU, difference to plain" and not zero.get_xlabel()
+    low, high = zero.get_xlim()
+    assert [tick for tick in zero.get_xticks() if low <= tick <= high] == [0]
+
+
 def test_operations_are_counted_without_training(finished, tmp_path, capsys):
     path = finished()
     assert main(["table", str(path), "--draws", "200"]) == 0
