@@ -28,7 +28,7 @@ WIDTH, ROW, MARGIN = 6.4, 0.28, 0.9
 BELOW = 0.25
 # of all that an axis shows
 EDGE, LEAST_PART = 0.04, 0.15
-# numbers on an axis
+# numbers on the axes of all test sets together
 TICKS = 9
 
 
@@ -182,20 +182,20 @@ def interval_figure(record: Mapping[str, Any]) -> Figure:
     parts = {name: _axis_parts(marks) for name, marks in shown.items()}
     # test sets are as wide as each other
     spans = {name: [high - low for low, high in of_set] for name, of_set in parts.items()}
-    widths = [span / sum(of_set) for of_set in spans.values() for span in of_set]
+    shares = {name: [span / sum(of_set) for span in of_set] for name, of_set in spans.items()}
+    widths = [share for of_set in shares.values() for share in of_set]
     figure = Figure(figsize=(WIDTH, ROW * len(systems) + MARGIN), dpi=DPI, layout="constrained")
     panels = figure.subplots(1, len(widths), sharey=True, squeeze=False, width_ratios=widths)[0]
     rest = iter(panels)
     for name, of_set in parts.items():
         drawn = [next(rest) for _ in of_set]
-        for panel, (low, high) in zip(drawn, of_set, strict=True):
+        for panel, (low, high), share in zip(drawn, of_set, shares[name], strict=True):
             _draw_differences(panel, [mark for mark in shown[name] if low <= mark.difference <= high], systems)
             panel.set_xlim(low, high)
-            share = (high - low) / sum(spans[name]) / len(sets)
-            ticks = MaxNLocator(max(1, round(TICKS * share)), steps=[1, 2, 5, 10], min_n_ticks=1)
-            panel.xaxis.set_major_locator(ticks)
+            numbers = max(1, round(TICKS * share / len(sets)))
+            panel.xaxis.set_major_locator(MaxNLocator(numbers, steps=[1, 2, 5, 10], min_n_ticks=1))
         # where there is room for it
-        widest = drawn[spans[name].index(max(spans[name]))]
+        widest = drawn[shares[name].index(max(shares[name]))]
         widest.set_title(plain(name), fontsize=9)
         widest.set_xlabel(plain(f"{TITLES[primary]}, difference to {baseline}"), fontsize=8)
         for left, right in pairwise(drawn):
