@@ -62,8 +62,13 @@ class Found(NamedTuple):
         """For a cell of a table."""
         bounds = "" if self.interval is None else f" [{self.interval[0]:+.2f}, {self.interval[1]:+.2f}]"
         words = "" if self.established else ", not established" if self.finished else f" {SO_FAR}"
-        seeds = f"{self.seeds} seed{'s' if self.seeds > 1 else ''}" + (" alone" if self.of_seeds else "")
+        seeds = seeds_text(self.seeds) + (" alone" if self.of_seeds else "")
         return f"{self.difference:+.2f}{bounds}{words} ({self.setting}, {seeds})"
+
+
+def seeds_text(count: int) -> str:
+    """A number of seeds, in words."""
+    return f"{count} seed{'s' if count > 1 else ''}"
 
 
 def study_record(study: str) -> Record | None:

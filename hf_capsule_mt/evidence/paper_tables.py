@@ -10,7 +10,7 @@ from ..analysis.tables import MISSING, mark_of
 from ..recipe_files import read_yaml
 from ..studies.record import of_runs
 from ..studies.study_file import find_study
-from .differences import NOT_RUN, SO_FAR, compared, first_test_set, is_finished
+from .differences import NOT_RUN, SO_FAR, compared, first_test_set, is_finished, seeds_text, study_record
 from .recorded import load, shown_path
 from .systems import GUIDED_RNMT, GUIDED_SYSTEMS, JOBS, LAYER_SYSTEMS, RECURRENT_SYSTEMS, System
 
@@ -60,11 +60,18 @@ class Paper(NamedTuple):
                 )
 
 
+class Gain(NamedTuple):
+    """A cell of a system's row, and whether a finished study has found it."""
+
+    text: str
+    decided: bool
+
+
 class Row(NamedTuple):
     """A system's row: its gain in each place, its size and its training time."""
 
     system: System
-    found: list[str]
+    found: list[Gain]
     size: str
     training: str
 
@@ -104,7 +111,7 @@ def systems_table() -> str:
                     _configuration(row.system),
                     row.system.name,
                     row.system.paper,
-                    *row.found,
+                    *(gain.text for gain in row.found),
                     row.size,
                     row.training,
                     _latency(row.system) if paper.decoding != BY_BASELINE else _decoding(row.system),
@@ -119,8 +126,8 @@ def gains_table() -> str:
     """What each paper reports and what finished studies have found of its systems: a table for each paper."""
     lines = []
     for paper in PAPERS:
-        rows = [row for row in paper.rows() if any(map(_is_found, row.found))]
-        kept = [place for place in range(len(paper.places)) if any(_is_found(row.found[place]) for row in rows)]
+        rows = [row for row in paper.rows() if any(gain.decided for gain in row.found)]
+        kept = [place for place in range(len(paper.places)) if any(row.found[place].decided for row in rows)]
         titles = [paper.places[place].title for place in kept]
         lines += _table(
             ["system", f"{paper.name}, {paper.reported}", *titles, "parameters", *TIMES],
@@ -128,7 +135,7 @@ def gains_table() -> str:
                 [
                     row.system.name,
                     row.system.paper,
-                    *(row.found[place] if _is_found(row.found[place]) else MISSING for place in kept),
+                    *(row.found[place].text if row.found[place].decided else MISSING for place in kept),
                     row.size,
                     row.training,
                 ]
@@ -146,24 +153,20 @@ def _table(header: list[str], rows: list[list[str]]) -> list[str]:
     return [*(f"| {' | '.join(line)} |" for line in lines), ""]
 
 
-def _is_found(cell: str) -> bool:
-    return cell not in (NOT_RUN, MISSING) and f" {SO_FAR})" not in cell
-
-
 def _configuration(system: System) -> str:
     same, comma, own = system.configuration.partition("the same, ")
     # of the row above
     return f"{comma}`{own}`" if comma and "=" in own else f"`{same}`" if not comma else system.configuration
 
 
-def gain_cell(system: str, baseline: str, studies: tuple[str, ...]) -> str:
+def gain_cell(system: str, baseline: str, studies: tuple[str, ...]) -> Gain:
     """
     The difference in BLEU to a baseline with its interval, of the first study that has it; the baseline's own BLEU.
 
     "not run yet" is what a study of the package trains and no record has yet; "-" is in none of these studies.
     """
     for study in studies:
-        record = load(f"studies/{study}.json")
+        record = study_record(study)
         if record is None:
             continue
         so_far = "" if is_finished(record) else f" {SO_FAR}"
@@ -172,18 +175,14 @@ def gain_cell(system: str, baseline: str, studies: tuple[str, ...]) -> str:
             low, high = found["interval"]
             mark = "" if so_far else mark_of(found["p_holm"]).replace("*", r"\*")
             few = found["seeds"] < 3 or so_far
-            return f"{found['difference']:+.2f}{mark} [{low:+.2f}, {high:+.2f}]" + (
-                f" ({_seeds(found['seeds'])}{so_far})" if few else ""
-            )
+            seeds = f" ({seeds_text(found['seeds'])}{so_far})" if few else ""
+            return Gain(f"{found['difference']:+.2f}{mark} [{low:+.2f}, {high:+.2f}]{seeds}", not so_far)
         own = first_test_set(record)["scores"][record["score"]].get(system) if system == baseline else None
         if own is not None:
             spread = "" if own["sd"] is None else f" ± {own['sd']:.1f}"
-            return f"{own['mean']:.1f}{spread}" + (f" ({_seeds(own['runs'])}{so_far})" if so_far else "")
-    return NOT_RUN if any(system in systems_of(study) for study in studies) else MISSING
-
-
-def _seeds(count: int) -> str:
-    return f"{count} seed{'s' if count > 1 else ''}"
+            seeds = f" ({seeds_text(own['runs'])}{so_far})" if so_far else ""
+            return Gain(f"{own['mean']:.1f}{spread}{seeds}", not so_far)
+    return Gain(NOT_RUN if any(system in systems_of(study) for study in studies) else MISSING, False)
 
 
 @cache
@@ -202,7 +201,7 @@ def size_cell(system: str, baseline: str, studies: list[str]) -> str:
 
 
 def _of_runs(study: str, system: str, key: str) -> float | None:
-    record = load(f"studies/{study}.json")
+    record = study_record(study)
     return of_runs(record, system, key) if record is not None and system in record["systems"] else None
 
 
@@ -262,7 +261,7 @@ def _of_studies() -> Iterator[str]:
     """Which studies the differences are from, and which are still running."""
     missing = []
     for study in dict.fromkeys(study for place in (DEEP, MULTI30K, THREE_AM) for study in place.studies):
-        record = load(f"studies/{study}.json")
+        record = study_record(study)
         if record is None:
             missing.append(f"`{study}`")
             continue
