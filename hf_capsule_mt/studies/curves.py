@@ -11,9 +11,13 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-AXES = {"num_capsules": "number of capsules N", "routing_iterations": "routing iterations R"}
+AXES = {
+    "num_capsules": "number of capsules N",
+    "num_source_capsules": "source capsules M",
+    "routing_iterations": "routing iterations R",
+}
 # inches, of a panel
-WIDTH, HEIGHT = 4.2, 2.9
+WIDTH, HEIGHT = 4.2, 3.2
 # between the lines at one value, in the distance of two values
 APART = 0.12
 
@@ -84,8 +88,10 @@ def curve_figure(record: Mapping[str, Any], argument: str) -> Figure:
         panel.set_ylabel(record["score"].upper().replace("CHRF", "chrF"), fontsize=8)
         panel.tick_params(labelsize=8)
         panel.spines[["top", "right"]].set_visible(False)
-    if panels[0].get_legend_handles_labels()[0]:
-        panels[0].legend(fontsize=7, frameon=False)
+    handles, names = panels[0].get_legend_handles_labels()
+    if handles:
+        # below, where it hides no interval
+        figure.legend(handles, names, loc="outside lower center", ncols=2, fontsize=7, frameon=False)
     return figure
 
 

@@ -79,6 +79,26 @@ def test_the_figure_has_means_intervals_runs_and_the_compared_system(record):
         assert (panel.get_xlabel(), panel.get_ylabel()) == ("number of capsules N", "BLEU")
 
 
+def test_the_legend_hides_no_interval_and_fits_into_the_figure(record):
+    mean = {"em_density": "geometric_mean"}
+    for name, other in (("em 2 mean", "em 2"), ("em 12 mean", "em 12")):
+        record["systems"][name] = {"arguments": {**SYSTEMS[other], **mean}, "runs": {}}
+        record["test_sets"]["test"]["scores"]["bleu"][name] = scores_of([30, 32])
+    del record["test_sets"]["other"]
+    figure = curve_figure(record, "num_capsules")
+    figure.draw_without_rendering()
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == [
+        "em_routing",
+        "dynamic_routing",
+        "em_routing, em_density=geometric_mean",
+        "none",
+    ]
+    box, panel = legend.get_window_extent(), figure.axes[0].get_tightbbox()
+    assert box.y1 <= panel.y0
+    assert box.x0 >= 0 and box.x1 <= figure.bbox.width and box.y0 >= 0
+
+
 def test_a_point_without_a_finished_run_is_left_out(record):
     for test_set in record["test_sets"].values():
         del test_set["scores"]["bleu"]["em 2"]
