@@ -222,7 +222,8 @@ class CapsuleMemory(nn.Module):
 
     def _makes_no_messages(self) -> bool:
         """Whether linear messages need not be made one by one; not so where an adapter stands in their place."""
-        return not self.rectified and self.score is not None and is_plain_projection(self.message_proj)
+        scored_apart = self.score is not None or self.num_iterations == 1
+        return not self.rectified and scored_apart and is_plain_projection(self.message_proj)
 
     def _route(
         self, states: Tensor, mask: Tensor, output_agreements: bool

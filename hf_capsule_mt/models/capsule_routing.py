@@ -513,8 +513,8 @@ def linear_sequence_routing(
     num_iterations: int,
     mask: Tensor | None = None,
     *,
-    child_scores: Tensor,
-    parent_scores: Callable[[Tensor], Tensor],
+    child_scores: Tensor | None = None,
+    parent_scores: Callable[[Tensor], Tensor] | None = None,
     parent_positions: Tensor | None = None,
     balanced: bool = False,
     mean_output: bool = False,
@@ -529,11 +529,23 @@ def linear_sequence_routing(
         states: h, [..., S, d].
         matrices: W_j of every iteration, R tensors [M, D, d], or one for all.
 
+        child_scores, parent_scores: needed from the second iteration on; one has no scores.
+
     The other arguments, results and errors are those of `sequence_routing`.
+
+    Raises:
+        ValueError: Several iterations without separable scoring, whose scores are of messages.
     """
     _check_iterations(num_iterations)
     if len(matrices) not in (1, num_iterations):
         raise ValueError(f"{num_iterations} iterations need as many matrices, or one, not {len(matrices)}")
+    score: Callable[[Tensor, int], Tensor] | None = None
+    if child_scores is not None and parent_scores is not None:
+        score = _separable_score(child_scores, parent_scores, squash if balanced else _unchanged)
+    elif num_iterations > 1:
+        raise ValueError(
+            "linear messages that are not made need child_scores and parent_scores for several iterations"
+        )
     inputs = _widened(states)
     steps = [_widened(matrix) for matrix in matrices] * (num_iterations if len(matrices) == 1 else 1)
 
@@ -542,7 +554,7 @@ def linear_sequence_routing(
 
     return _route_sequence(
         receive,
-        _separable_score(child_scores, parent_scores, squash if balanced else _unchanged),
+        score,
         states[..., 0],
         steps[0].shape[0],
         num_iterations,
@@ -564,7 +576,7 @@ def _separable_score(
 
 def _route_sequence(
     receive: Callable[[Tensor, int], Tensor],
-    score: Callable[[Tensor, int], Tensor],
+    score: Callable[[Tensor, int], Tensor] | None,
     like: Tensor,
     num_capsules: int,
     num_iterations: int,
@@ -577,6 +589,7 @@ def _route_sequence(
 ) -> RoutingOutput:
     """Alg. 1 with what parents receive, [..., S, M] -> [..., M, D], and scores, [..., M, D] -> [..., S, M].
 
+    score: None for one iteration, whose capsules are not scored.
     like: any tensor [..., S] of the dtype that the capsules are to have.
     """
     positions = None if parent_positions is None else _widened(parent_positions)
@@ -589,7 +602,7 @@ def _route_sequence(
         for iteration in range(num_iterations):
             agreements.append(agreement)
             received = receive(agreement, iteration)
-            if iteration + 1 == num_iterations:
+            if score is None or iteration + 1 == num_iterations:
                 capsules = received * (num_capsules / words) if mean_output else squash(received)
                 break
             capsules = squash(received)

@@ -17,6 +17,7 @@ from hf_capsule_mt.models.capsule_recurrent import (
     reorder,
     sinusoids,
 )
+from hf_capsule_mt.models.capsule_routing import sequence_routing
 from hf_capsule_mt.models.configuration_capsule_rnn import CALIBRATED
 from hf_capsule_mt.models.modeling_capsule_rnn import RecurrentCache
 from hf_capsule_mt.reference import recurrent as reference
@@ -155,21 +156,22 @@ def test_capsule_memory_is_algorithm_1_of_the_words(variant, rows, monkeypatch):
     assert gradient[~MASK].abs().max() == 0 and gradient[MASK].abs().amax(dim=-1).min() > 0
 
 
-@pytest.mark.parametrize("separable", [True, False], ids=["separable", "scalar products"])
-def test_linear_messages_are_made_only_where_they_are_scored_or_adapted(separable):
-    config = rnn_config(**CALIBRATED | {"separable_scoring": separable, "position_aware_routing": separable})
-    memory, states, seen = double(CapsuleMemory(config)), normal(4, 7, WIDTH), []
+@pytest.mark.parametrize("variant", ["calibrated", "linear, scalar products", "one iteration"])
+def test_linear_messages_are_made_only_where_they_are_scored_or_adapted(variant, monkeypatch):
+    config = rnn_config(**VARIANTS.get(variant, CALIBRATED | {"routing_iterations": 1}))
+    memory, states, seen, route = double(CapsuleMemory(config)), normal(4, 7, WIDTH), [], sequence_routing
+    monkeypatch.setattr(capsule_recurrent, "sequence_routing", lambda *a, **k: seen.append("made") or route(*a, **k))
     vectors, _ = memory(states, MASK)
-    handle = memory.message_proj.register_forward_hook(lambda *_: seen.append(1))
-    made, _ = memory(states, MASK)
-    torch.testing.assert_close(made, vectors, **EXACT)
+    assert seen == (["made"] if variant == "linear, scalar products" else [])
+    # what stands in the place of the map, or looks at what it makes, is called
+    handle = memory.message_proj.register_forward_hook(lambda *_: seen.append("seen"))
+    torch.testing.assert_close(memory(states, MASK)[0], vectors, **EXACT)
     handle.remove()
-    # what stands in the place of the map is called
     memory.message_proj = torch.nn.Sequential(memory.message_proj, torch.nn.Identity())
     memory.message_proj.out_features = memory.message_proj[0].out_features
-    memory.message_proj[1].register_forward_hook(lambda *_: seen.append(2))
+    memory.message_proj[1].register_forward_hook(lambda *_: seen.append("adapted"))
     torch.testing.assert_close(memory(states, MASK)[0], vectors, **EXACT)
-    assert seen == [1, 2]
+    assert seen[-4:] == ["seen", "made", "adapted", "made"]
 
 
 def test_only_positions_tell_the_order_of_states():

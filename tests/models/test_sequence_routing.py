@@ -168,6 +168,19 @@ def test_one_iteration_is_the_squashed_even_share():
     torch.testing.assert_close(mean.capsules, messages.mean(0))
 
 
+@outputs
+def test_one_iteration_of_linear_messages_needs_no_scores(mean_output):
+    leaves = tensors(1)
+    matrices, options = [leaves["w0"].mT], {"mean_output": mean_output}
+    messages = torch.einsum("bsd,mdk->bsmk", leaves["h"], leaves["w0"])
+    expected = sequence_routing(messages, 1, **options)
+    out = linear_sequence_routing(leaves["h"], matrices, 1, **options)
+    torch.testing.assert_close(out.capsules, expected.capsules, rtol=1e-12, atol=1e-14)
+    assert torch.equal(out.agreement, expected.agreement)
+    with pytest.raises(ValueError, match="child_scores and parent_scores"):
+        linear_sequence_routing(leaves["h"], matrices, 2, **options)
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
 @pytest.mark.parametrize("value", [0.0, 1e4])
 def test_extremes_stay_finite_and_inner_arithmetic_is_float32(dtype, value):
