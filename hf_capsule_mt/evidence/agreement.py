@@ -15,9 +15,6 @@ _COLUMN = re.compile(
     r"(?:(?P<score>BLEU|chrF|TER)(?:, |$))?(?P<test_set>val|test\w*)?(?: (?P<decoding>greedy|beam \d+))?"
 )
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?![\d,]*[MGx%])")
-_RUN = re.compile(
-    r"^- `(?P<recipe>[\w/.]+)`: .*?; (?P<decoding>beam \d+): chrF (?P<chrF>[\d.]+), TER (?P<TER>[\d.]+);", re.M
-)
 
 
 class Score(NamedTuple):
@@ -40,7 +37,7 @@ class Shown(NamedTuple):
 
 def shown_scores(page: str, text: str) -> Iterator[tuple[Score, Shown]]:
     """
-    Every score in the tables of a document, and in the lists of runs under them.
+    Every score in the tables of a document.
 
     Args:
         page: the document's name.
@@ -52,17 +49,11 @@ def shown_scores(page: str, text: str) -> Iterator[tuple[Score, Shown]]:
             # the tables of a study are of one test set each
             where = f"table {number + 1}" if setting.startswith(STUDY) else "test"
             yield from _of_table(page, setting, where, table)
-        for run in _RUN.finditer(block):
-            for score in ("chrF", "TER"):
-                key = Score(setting, run["recipe"], "test", score, run["decoding"])
-                yield key, _shown(page, run[score])
 
 
 def _of_table(page: str, setting: str, where: str, table: str) -> Iterator[tuple[Score, Shown]]:
     header, _, *rows = ([cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in table.splitlines())
     named = next((index for index, cell in enumerate(header) if cell.lower() == "system"), 0)
-    # what is said of all rows, such as where their training started
-    kind = "" if header[named].lower() == "system" else f"{header[named]}: "
     for index, cell in enumerate(header):
         column = _COLUMN.fullmatch(cell)
         if column and cell:
@@ -70,7 +61,7 @@ def _of_table(page: str, setting: str, where: str, table: str) -> Iterator[tuple
                 if _NUMBER.match(row[index]):
                     score = column["score"] or "BLEU"
                     test_set = column["test_set"] or where
-                    key = Score(setting, kind + row[named], test_set, score, column["decoding"] or "")
+                    key = Score(setting, row[named], test_set, score, column["decoding"] or "")
                     yield key, _shown(page, row[index])
 
 

@@ -25,14 +25,13 @@ from .speed_tables import (
     speed_table,
 )
 from .study_tables import figures_of_studies, study_tables
-from .systems import CONTINUED, CONTINUED_GUIDED, CTRANSLATE2, SERVING
+from .systems import CTRANSLATE2, SERVING
 from .translation_tables import (
     analysis_table,
     capsule_figures,
     capsule_links,
     capsule_parts_table,
     capsule_usage_table,
-    continued_table,
     linear_time_table,
     past_future_table,
     past_future_text_table,
@@ -65,8 +64,6 @@ def all_tables() -> Tables:
         "docs/multilingual.md": {"nllb_memory": large_memory_table(load("speed/nllb_memory.json"))},
         "docs/serving.md": {"cold_start": cold_start_table(load("speed/cold_start.json"))},
         "docs/paper_index.md": {
-            "continued": continued_table(CONTINUED),
-            "continued_guided": continued_table(CONTINUED_GUIDED),
             "linear_time": linear_time_table(),
             "capsule_usage": capsule_usage_table(),
             "capsule_parts": capsule_parts_table(),

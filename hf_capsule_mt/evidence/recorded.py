@@ -20,9 +20,3 @@ def load(name: str) -> Any:
 def shown_path(name: str) -> str:
     """What documents call a record: its path in the repository."""
     return (RECORDS / name).relative_to(ROOT).as_posix()
-
-
-def find_score(results: dict[str, Any] | None, split: str, beams: int) -> dict[str, Any] | None:
-    """The scores of one split and beam size of a run's results.json."""
-    rows = results["scores"] if results else []
-    return next((row for row in rows if row["split"] == split and row["beams"] == beams), None)

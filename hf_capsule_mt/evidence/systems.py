@@ -173,9 +173,3 @@ PROBED_TEXTS = {"europarl100": "Europarl, aligned by hand", "test2016": "test201
 CTRANSLATE2 = ("ctranslate2_multi30k", "ctranslate2_base")
 # recorded by serving.py
 SERVING = ("serving_yardstick", "serving_base")
-# runs that start from the trained baseline, by paper
-CONTINUED = {"baseline_continued": "the baseline itself", "em_routing_paper": "EM routing as printed"}
-CONTINUED_GUIDED = {
-    "baseline_continued": "the baseline itself",
-    "gdr_full_continued_token": "GDR + BOW + BCA, weighed per token (ours)",  # nosec B105
-}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..analysis.report import file_name
 from .differences import NOT_RUN, first_test_set
-from .recorded import find_score, load, shown_path
+from .recorded import load, shown_path
 from .systems import (
     GUIDED,
     LINEAR_TIME_SYSTEMS,
@@ -21,27 +21,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Record = dict[str, Any]
-
-
-def bleu_cells(results: Record | None) -> list[str]:
-    """BLEU on validation and test (greedy, beam 5)."""
-    rows = [find_score(results, *key) for key in (("validation", 1), ("test", 1), ("test", 5))]
-    return [f"{row['bleu']:.1f}" if row else "not run" for row in rows]
-
-
-def run_notes(recipes: list[str]) -> list[str]:
-    """The conditions of every recorded run, once each."""
-    recorded = {recipe: load(f"multi30k/{recipe}.json") for recipe in dict.fromkeys(recipes)}
-    return [describe_run(recipe, results) for recipe, results in recorded.items() if results]
-
-
-def continued_table(recipes: dict[str, str]) -> str:
-    """Scores of the runs that start from the trained baseline."""
-    lines = ["| from the trained baseline | val | test2016 greedy | test2016 beam 5 |", "|---|---|---|---|"]
-    for recipe, name in recipes.items():
-        cells = bleu_cells(load(f"multi30k/{recipe}.json"))
-        lines.append(f"| {name} | " + " | ".join(cells) + " |")
-    return "\n".join([*lines, "", *run_notes(list(recipes))])
 
 
 def past_future_table() -> str:
@@ -288,16 +267,3 @@ def timed(times: Record) -> str:
 def interval(value: float, bounds: list[float], digits: int) -> str:
     """An estimate and its interval."""
     return f"{value:.{digits}f} [{bounds[0]:.{digits}f}, {bounds[1]:.{digits}f}]"
-
-
-def describe_run(recipe: str, results: Record) -> str:
-    """One list item with seed, steps, time and signatures of a run."""
-    beam = find_score(results, "test", 5) or results["scores"][-1]
-    chosen = results["final_weights"]
-    weights = f"average of the last {len(chosen)} checkpoints" if isinstance(chosen, list) else chosen
-    return (
-        f"- `multi30k/{recipe}`: seed {results['seed']}, {results['steps']:,} updates, {weights}; "
-        f"{results['train_seconds'] / 60:.0f} minutes at {results['tokens_per_second']:,.0f} target tokens/s on one "
-        f"thread of a loaded machine; beam 5: chrF {beam['chrf']:.1f}, TER {beam['ter']:.1f}; cased, detokenised, "
-        f"`{beam['signatures']['bleu']}`."
-    )
