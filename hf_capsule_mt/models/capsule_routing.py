@@ -478,8 +478,6 @@ def sequence_routing(
         raise ValueError(f"{num_iterations} iterations need as many tensors of messages, not {len(messages)}")
     first = messages if isinstance(messages, Tensor) else messages[0]
     _check_votes(first, num_iterations, "[..., S, M, D]")
-    if (child_scores is None) != (parent_scores is None):
-        raise ValueError("separable scoring needs both child_scores and parent_scores")
     # once each: gradients of several uses are summed before they are rounded
     steps = [_widened(first)] * num_iterations if first is messages else [_widened(step) for step in messages]
     bound = squash if balanced else _unchanged
@@ -490,12 +488,9 @@ def sequence_routing(
     def scalar_product(capsules: Tensor, iteration: int) -> Tensor:
         return (bound(capsules).unsqueeze(-3) * bound(steps[iteration])).sum(dim=-1)
 
-    score: Callable[[Tensor, int], Tensor] = scalar_product
-    if child_scores is not None and parent_scores is not None:
-        score = _separable_score(child_scores, parent_scores, bound)
     return _route_sequence(
         receive,
-        score,
+        _separable_score(child_scores, parent_scores, bound) or scalar_product,
         first[..., 0, 0],
         first.shape[-2],
         num_iterations,
@@ -528,7 +523,6 @@ def linear_sequence_routing(
     Args:
         states: h, [..., S, d].
         matrices: W_j of every iteration, R tensors [M, D, d], or one for all.
-
         child_scores, parent_scores: needed from the second iteration on; one has no scores.
 
     The other arguments, results and errors are those of `sequence_routing`.
@@ -539,10 +533,8 @@ def linear_sequence_routing(
     _check_iterations(num_iterations)
     if len(matrices) not in (1, num_iterations):
         raise ValueError(f"{num_iterations} iterations need as many matrices, or one, not {len(matrices)}")
-    score: Callable[[Tensor, int], Tensor] | None = None
-    if child_scores is not None and parent_scores is not None:
-        score = _separable_score(child_scores, parent_scores, squash if balanced else _unchanged)
-    elif num_iterations > 1:
+    score = _separable_score(child_scores, parent_scores, squash if balanced else _unchanged)
+    if score is None and num_iterations > 1:
         raise ValueError(
             "linear messages that are not made need child_scores and parent_scores for several iterations"
         )
@@ -567,9 +559,15 @@ def linear_sequence_routing(
 
 
 def _separable_score(
-    child_scores: Tensor, parent_scores: Callable[[Tensor], Tensor], bound: Callable[[Tensor], Tensor]
-) -> Callable[[Tensor, int], Tensor]:
-    """Eq. 14 as a function of capsules [..., M, D] that gives [..., S, M]."""
+    child_scores: Tensor | None,
+    parent_scores: Callable[[Tensor], Tensor] | None,
+    bound: Callable[[Tensor], Tensor],
+) -> Callable[[Tensor, int], Tensor] | None:
+    """Eq. 14 as a function of capsules [..., M, D] that gives [..., S, M]; None without the scores of both."""
+    if (child_scores is None) != (parent_scores is None):
+        raise ValueError("separable scoring needs both child_scores and parent_scores")
+    if child_scores is None or parent_scores is None:
+        return None
     children = _widened(child_scores)
     return lambda capsules, iteration: bound(children) @ bound(_widened(parent_scores(capsules))).mT
 

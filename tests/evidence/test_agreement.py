@@ -79,6 +79,12 @@ def test_rounding_to_fewer_digits_is_no_disagreement():
         assert len(disagreements(pages)) == differs, shown
 
 
+def test_two_tables_of_one_page_are_compared():
+    lines = ["| system | val |", "|---|---|"]
+    page = table("x", *lines, "| s | 37.7 |") + table("y", *lines, "| s | 37.9 |")
+    assert disagreements({"a": page}) == ["Multi30k s val BLEU: 37.7 in a, 37.9 in a"]
+
+
 def test_tables_of_studies_are_settings_of_their_own():
     lines = ["| System | BLEU | Difference in BLEU |", "| --- | ---: | ---: |", "| s | 31.2 ± 0.1** | +0.1 |"]
     pages = {"a": table("study one", *lines), "b": table("study two", *lines[:2], "| s | 40.0 | - |")}

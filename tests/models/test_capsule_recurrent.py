@@ -17,7 +17,6 @@ from hf_capsule_mt.models.capsule_recurrent import (
     reorder,
     sinusoids,
 )
-from hf_capsule_mt.models.capsule_routing import sequence_routing
 from hf_capsule_mt.models.configuration_capsule_rnn import CALIBRATED
 from hf_capsule_mt.models.modeling_capsule_rnn import RecurrentCache
 from hf_capsule_mt.reference import recurrent as reference
@@ -159,7 +158,8 @@ def test_capsule_memory_is_algorithm_1_of_the_words(variant, rows, monkeypatch):
 @pytest.mark.parametrize("variant", ["calibrated", "linear, scalar products", "one iteration"])
 def test_linear_messages_are_made_only_where_they_are_scored_or_adapted(variant, monkeypatch):
     config = rnn_config(**VARIANTS.get(variant, CALIBRATED | {"routing_iterations": 1}))
-    memory, states, seen, route = double(CapsuleMemory(config)), normal(4, 7, WIDTH), [], sequence_routing
+    memory, states, seen = double(CapsuleMemory(config)), normal(4, 7, WIDTH), []
+    route = capsule_recurrent.sequence_routing
     monkeypatch.setattr(capsule_recurrent, "sequence_routing", lambda *a, **k: seen.append("made") or route(*a, **k))
     vectors, _ = memory(states, MASK)
     assert seen == (["made"] if variant == "linear, scalar products" else [])

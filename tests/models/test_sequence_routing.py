@@ -177,8 +177,10 @@ def test_one_iteration_of_linear_messages_needs_no_scores(mean_output):
     out = linear_sequence_routing(leaves["h"], matrices, 1, **options)
     torch.testing.assert_close(out.capsules, expected.capsules, rtol=1e-12, atol=1e-14)
     assert torch.equal(out.agreement, expected.agreement)
-    with pytest.raises(ValueError, match="child_scores and parent_scores"):
+    with pytest.raises(ValueError, match="need child_scores and parent_scores"):
         linear_sequence_routing(leaves["h"], matrices, 2, **options)
+    with pytest.raises(ValueError, match="needs both child_scores and parent_scores"):
+        linear_sequence_routing(leaves["h"], matrices, 1, child_scores=leaves["h"])
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)

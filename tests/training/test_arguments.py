@@ -31,11 +31,13 @@ BASES = [
 ]
 RECIPES = [name for name in recipe_names() if Path(name).name != "distill"]
 # of the studies that are made of recipes, and single runs
-KEPT = sorted((RECORDS / "runs" / "multi30k").glob("*/seed-1/results.json"))
-RECORDED = KEPT + [
-    path
-    for path in sorted(RECORDS.glob("*/*.json"))
-    if re.search('^  "recipe": ', path.read_text(encoding="utf-8"), re.M)
+RECORDED = [
+    *sorted((RECORDS / "runs" / "multi30k").glob("*/seed-1/results.json")),
+    *(
+        path
+        for path in sorted(RECORDS.glob("*/*.json"))
+        if re.search('^  "recipe": ', path.read_text(encoding="utf-8"), re.M)
+    ),
 ]
 MINIMAL = {"output_dir": "out", "source_lang": "en", "target_lang": "de", "train_file": "train"}
 
