@@ -83,7 +83,7 @@ def _run(arguments: argparse.Namespace) -> bool:
     """Whether all runs of the study are finished in the end."""
     from .cluster import Cluster, read_options
     from .keeping import keep, restore, reuse
-    from .runner import Display, Machine, carry_out, plan, share_machine
+    from .runner import Display, Machine, carry_out, last_words, plan, share_machine
     from .study_file import find_study, hold_to_record, read_study, resolve_arguments, source_files
 
     on_cluster = arguments.launcher == "slurm"
@@ -115,6 +115,8 @@ def _run(arguments: argparse.Namespace) -> bool:
         finished = carry_out(study, runs, machine, display, cluster, after_run)
         if to_do == 0 or not display.terminal:
             display.show(runs, machine)
+        for words in last_words(runs):
+            display.say(words)
         return finished
 
 

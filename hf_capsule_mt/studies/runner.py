@@ -483,6 +483,18 @@ def state_table(runs: Sequence[Run]) -> list[str]:
     return lines + [f"{run.system}, seed {run.seed}: {run.reason}{_see_log(run)}" for run in runs if run.reason]
 
 
+def last_words(runs: Sequence[Run]) -> list[str]:
+    """The last line of the logs of failed runs, mostly the error, a line for all runs that end alike."""
+    ends: dict[str, list[str]] = {}
+    for run in runs:
+        if run.state == FAILED and run.log.is_file():
+            lines = run.log.read_text(encoding="utf-8", errors="replace").splitlines()
+            end = next((line.strip() for line in reversed(lines) if line.strip()), "")
+            if end:
+                ends.setdefault(end, []).append(f"{run.system}, seed {run.seed}")
+    return [f"{'; '.join(failed)} ended with: {end}" for end, failed in ends.items()]
+
+
 def _see_log(run: Run) -> str:
     """Where to look; a run that was not started in vain has no log."""
     return f"; see {run.log}" if run.log.is_file() else ""

@@ -193,7 +193,7 @@ def interval_figure(record: Mapping[str, Any]) -> Figure:
             _draw_differences(panel, [mark for mark in shown[name] if low <= mark.difference <= high], systems)
             panel.set_xlim(low, high)
             numbers = max(1, round(TICKS * share / len(sets)))
-            panel.xaxis.set_major_locator(MaxNLocator(numbers, steps=[1, 2, 5, 10], min_n_ticks=1))
+            panel.xaxis.set_major_locator(MaxNLocator(numbers, steps=[1, 2, 5, 10], min_n_ticks=min(numbers, 2)))
         # where there is room for it
         widest = drawn[shares[name].index(max(shares[name]))]
         widest.set_title(plain(name), fontsize=9)

@@ -141,7 +141,9 @@ def test_failing_system_is_recorded_with_its_log_and_others_go_on(write_study, s
     }
     log = tmp_path / "runs" / "linear" / "seed-1.log"
     assert "weights are not finite" in log.read_text()
-    assert f"linear, seed 1: failed (status 1); see {log}" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert f"linear, seed 1: failed (status 1); see {log}" in error
+    assert "linear, seed 1; linear, seed 2 ended with: the weights are not finite\n" in error
     (stand_in / "fail-linear").unlink()
     assert main(["run", study]) == 0
     assert order(stand_in).count("linear-1") == 2 and order(stand_in).count("plain-1") == 1

@@ -191,6 +191,20 @@ def test_figure_without_a_system_near_the_compared_one(finished, tmp_path):
     assert [tick for tick in zero.get_xticks() if low <= tick <= high] == [0]
 
 
+def test_figure_has_two_numbers_where_there_is_room(finished, tmp_path):
+    assert main(["table", str(finished()), "--draws", "200"]) == 0
+    record = record_of(tmp_path)
+    test_set = record["test_sets"]["test"]
+    for system, difference, interval in (("linear", 0.1, [-0.55, 0.8]), ("same", -13.9, [-15.2, -12.6])):
+        test_set["comparisons"]["bleu"][system] |= {"difference": difference, "interval": interval}
+        test_set["scores"]["bleu"][system]["by_seed"] = {
+            seed: value + difference for seed, value in test_set["scores"]["bleu"]["plain"]["by_seed"].items()
+        }
+    for panel in interval_figure(record).axes:
+        low, high = panel.get_xlim()
+        assert len([tick for tick in panel.get_xticks() if low <= tick <= high]) >= 2
+
+
 def test_operations_are_counted_without_training(finished, tmp_path, capsys):
     path = finished()
     assert main(["table", str(path), "--draws", "200"]) == 0
