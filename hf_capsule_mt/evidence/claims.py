@@ -53,13 +53,15 @@ def claims_table() -> str:
 
 
 def verdict_of(found: Sequence[Found]) -> str:
-    """Of differences that a claim says are above 0. Studies that do not have all their runs decide nothing."""
+    """
+    Of differences that a claim says are above 0: shown if one is established and none is the other way round, and its
+    opposite likewise. Studies that do not have all their runs decide nothing.
+    """
     signs = {one.sign for one in found if one.finished}
     if not signs:
         return UNDECIDED if found else NOT_RUN
-    if 1 in signs and -1 not in signs:
-        return SHOWN
-    return OPPOSITE if signs == {-1} else NOT_SHOWN
+    established = signs - {0}
+    return SHOWN if established == {1} else OPPOSITE if established == {-1} else NOT_SHOWN
 
 
 def gain(system: str, baseline: str, *studies: str, also: tuple[str, ...] = ()) -> Finding:

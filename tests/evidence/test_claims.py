@@ -91,6 +91,13 @@ def test_two_corpora_that_contradict_each_other_show_nothing(records):
     assert verdict == "not shown" and numbers.startswith("-1.00 ") and "; +1.00 " in numbers
 
 
+@pytest.mark.parametrize(("established", "verdict"), [(1, "shown again"), (-1, "the opposite is shown")])
+def test_one_corpus_decides_where_another_leaves_it_open(records, established, verdict):
+    records["studies/multi30k.json"] = study(comparisons={"linear": (established, 0.01)})
+    records["studies/deep.json"] = study(comparisons={"linear": (0.25, 0.5)})
+    assert row("Dou et al.: linear combination")[0] == verdict
+
+
 def test_without_records_nothing_is_said(records):
     for line in claims.claims_table().splitlines()[2:]:
         verdict, numbers = (cell.strip() for cell in line.split("|")[2:4])
