@@ -15,12 +15,12 @@ Record = dict[str, Any]
 NOT_RUN, SO_FAR = "not run yet", "so far"
 # by study, as tables call its setting
 SETTINGS = {
-    "grammar": "embedded corpus, 2 layers",
+    "grammar": "embedded corpus",
     "grammar_capsules": "embedded corpus",
     "grammar_iterations": "embedded corpus",
     "grammar_recurrent": "embedded corpus",
-    "multi30k": "Multi30k, 2 layers",
-    "guided_parts": "Multi30k, 2 layers",
+    "multi30k": "Multi30k",
+    "guided_parts": "Multi30k",
     "capsnmt_parts": "Multi30k",
     "students": "Multi30k",
     "multi30k_continued": "Multi30k, from the trained model",

@@ -64,7 +64,11 @@ GUIDED_RNMT = {
         f'{RNMT}, guided_routing="routing", {BOTH}', "RNMT + GDR + BOW + BCA", "+1.84", "-", "RNMT+GDR+losses"
     ),
     "rnmt_pfrnn": System(
-        f'{RNMT}, guided_routing="recurrent", {BOTH}', "RNMT + PFRNN + BOW + BCA", "+1.24", "-", "RNMT+PFRNN+losses"
+        f'{RNMT}, guided_routing="recurrent", {BOTH}',
+        "RNMT + PFRNN + BOW + BCA",
+        "+1.24 (PFRNN of 2018)",
+        "-",
+        "RNMT+PFRNN+losses",
     ),
 }
 ABLATIONS = {

@@ -165,8 +165,9 @@ class SimpleMemory(nn.Module):
 class CapsuleMemory(nn.Module):
     """The capsule encoder: the source positions are routed to M capsules, C = [c_1..c_M] (Eq. 7-14, Alg. 1).
 
-    Capsules, whose length is below 1, are scored times sqrt(d): then their dimensions are of the size of h's, and of
-    the positions' encodings that are added to both. As printed (capsule_output="squash") they are returned so, too.
+    A capsule is shorter than 1; times sqrt(d) its dimensions are of the size of h's, and of the positions' encodings
+    that are added to both. So g of Eq. 14 reads them, and so they are returned as printed (capsule_output="squash").
+    The product of Eq. 12 has c_j + PE(j) / sqrt(d), the same up to that factor.
 
     With include_end_states, h_1 and h_last follow the capsules, as in simple aggregation.
     """

@@ -121,10 +121,10 @@ def simple_memory(h: list[Tensor]) -> list[Tensor]:
 
 
 def capsule_memory(config, w: Weights, h: list[Tensor]) -> list[Tensor]:
-    """Eq. 7-14, M vectors [d]: the capsules times sqrt(d), as which they are scored, too.
+    """Eq. 7-14, M vectors [d]: the capsules times sqrt(d), as g of Eq. 14 reads them, too.
 
-    So positions are added to sqrt(d) c_j, which is why they are divided by sqrt(d) here. The options that are not in
-    the paper are those of the config; with include_end_states h_1 and h_S follow.
+    So positions are added to sqrt(d) c_j, and divided by sqrt(d) here, where they are added to c_j. The options that
+    are not in the paper are those of the config; with include_end_states h_1 and h_S follow.
     """
     d, num_capsules = config.d_model, config.num_source_capsules
     scale = math.sqrt(d)
