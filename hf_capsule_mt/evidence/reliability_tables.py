@@ -66,6 +66,6 @@ def cell(text: str) -> str:
 def conditions(record: dict[str, Any]) -> str:
     """Where and when."""
     found = record["environment"]
-    versions = ", ".join(f"{name} {found['versions'][name]}" for name in ("torch", "transformers"))
+    versions = ", ".join(f"{name} {found['versions'][name]}" for name in ("hf_capsule_mt", "torch", "transformers"))
     machine = f"{found['machine']} ({found['instruction_set']})"
     return f"{found['date']}, {machine}, Python {found['versions']['python']}, {versions}."

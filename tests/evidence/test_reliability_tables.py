@@ -8,7 +8,7 @@ ENVIRONMENT = {
     "date": "2026-01-02",
     "machine": "x86_64",
     "instruction_set": "AVX2",
-    "versions": {"python": "3.11.1", "torch": "2.9.0", "transformers": "5.17.0"},
+    "versions": {"python": "3.11.1", "hf_capsule_mt": "0.12.0", "torch": "2.9.0", "transformers": "5.17.0"},
 }
 RECORD = {
     "environment": ENVIRONMENT,
@@ -31,7 +31,7 @@ def test_kills_and_their_sum():
         "| publish | 6 | 4 | 8 | 40 | 0 |",
         "| together | 30 | 13 | 8 | | 1 |",
         "",
-        "2026-01-02, x86_64 (AVX2), Python 3.11.1, torch 2.9.0, transformers 5.17.0.",
+        "2026-01-02, x86_64 (AVX2), Python 3.11.1, hf_capsule_mt 0.12.0, torch 2.9.0, transformers 5.17.0.",
     ]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -98,7 +99,7 @@ def _dynamic_routing(inputs: Inputs) -> Result:
     return Result(out.capsules, out.agreement)
 
 
-def _em_routing(inputs: Inputs) -> Result:
+def _em_routing(inputs: Inputs, geometric_mean: bool = False) -> Result:
     b, num_in, num_out, size = (inputs.size() for _ in range(4))
     votes = inputs.tensor("votes", b, num_in, num_out, size)
     activations = inputs.tensor("activations", b, num_in, largest=1.0)
@@ -106,7 +107,7 @@ def _em_routing(inputs: Inputs) -> Result:
         activations.abs_()
     schedule = routing.inverse_temperature_schedule(inputs.random.randint(1, 4))
     betas = [inputs.tensor(name, num_out, largest=1e4) for name in ("beta_a", "beta_mu")]
-    out = routing.em_routing(votes, activations, *betas, schedule)
+    out = routing.em_routing(votes, activations, *betas, schedule, geometric_mean=geometric_mean)
     return Result(out.capsules, out.agreement)
 
 
@@ -185,6 +186,7 @@ FUNCTIONS: dict[str, Callable[[Inputs], Result]] = {
     "guided_classifier": _guided_classifier,
     "guided_attention": _guided_attention,
     "sequence_routing": _sequence_routing,
+    "em_routing(geometric_mean)": partial(_em_routing, geometric_mean=True),
     "squash": _squash,
 }
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -25,6 +26,18 @@ def order(folder: Path) -> list[str]:
 def states(tmp_path: Path) -> dict[str, str]:
     runs = json.loads((tmp_path / "runs" / "runs.json").read_text())
     return {f"{run['system']}-{run['seed']}": run["state"] for run in runs}
+
+
+def test_example_of_the_documentation_is_a_study(tmp_path):
+    page = (Path(__file__).parents[2] / "docs" / "studies.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"## The study file\n\n```yaml\n(.*?)```", page, re.S)
+    path = tmp_path / "example.yaml"
+    path.write_text(block, encoding="utf-8")
+    study = read_study(path)
+    resolved = resolve_arguments(study)
+    assert study.teachers == {"student": "em_routing"} and resolved["student"]["teacher"] == "em_routing"
+    # all are on one corpus, so that their scores can be compared
+    assert {arguments["test_file"] for arguments in resolved.values()} == {"multi30k/test2016"}
 
 
 def test_first_seed_of_all_systems_first_and_finished_runs_are_passed_over(write_study, stand_in, tmp_path, capsys):
