@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from statistics import fmean
 from typing import NamedTuple
@@ -20,6 +20,7 @@ from .differences import (
     in_study,
     is_finished,
     of_values,
+    paired_differences,
     seeds_text,
     study_record,
 )
@@ -91,9 +92,14 @@ def more_than_all(system: str, baselines: Sequence[str], study: str) -> Finding:
 
 def _together(found: dict[str, Found | None]) -> Finding:
     known = {name: one for name, one in found.items() if one is not None}
-    verdicts = {verdict_of([one]) for one in known.values()}
-    whole = NOT_RUN if len(known) < len(found) else verdicts.pop() if len(verdicts) == 1 else NOT_SHOWN
+    whole = NOT_RUN if len(known) < len(found) else _shared_verdict([*known.values()])
     return Finding(whole, "; ".join(f"{name} {one.text()}" for name, one in known.items()))
+
+
+def _shared_verdict(found: Sequence[Found]) -> str:
+    """Of differences that a claim is about all of: what every one says, or else the claim is not shown."""
+    verdicts = {verdict_of([one]) for one in found}
+    return verdicts.pop() if len(verdicts) == 1 else NOT_SHOWN
 
 
 def close(systems: Sequence[str], baseline: str, margin: float, study: str) -> Finding:
@@ -124,12 +130,14 @@ def best(study: str, argument: str, expected: Callable[[list[float]], float] | N
     for label, points in lines.items():
         means = {point.value: scores[point.system]["mean"] for point in points if point.system in scores}
         if len(means) > 1:
-            seen.append(expected is not None and max(means, key=lambda value: means[value]) == expected([*means]))
+            if expected is not None:
+                seen.append(max(means, key=lambda value: means[value]) == expected([*means]))
             shown = ", ".join(f"{value:g}: {mean:.1f}" for value, mean in means.items())
             texts.append(f"{label or argument} {shown}")
-    decides = expected is not None and is_finished(record)
-    verdict = NOT_RUN if not seen else UNDECIDED if not decides else SHOWN if all(seen) else NOT_SHOWN
-    setting = SETTINGS[study] if is_finished(record) else f"{SETTINGS[study]}, {SO_FAR}"
+    finished = is_finished(record)
+    decides = seen and finished
+    verdict = NOT_RUN if not texts else UNDECIDED if not decides else SHOWN if all(seen) else NOT_SHOWN
+    setting = SETTINGS[study] if finished else f"{SETTINGS[study]}, {SO_FAR}"
     return Finding(verdict, f"BLEU by {argument}: {'; '.join(texts)} ({setting})" if texts else "")
 
 
@@ -153,26 +161,25 @@ def long_sentences(system: str, baseline: str, *studies: str, sign: int = 1) -> 
         if len(buckets) < 2:
             continue
         first, last = buckets[0], buckets[-1]
-        changes = [sign * (long - short) for short, long in zip(first.differences, last.differences, strict=True)]
+        changes = [long - short for short, long in zip(first.differences, last.differences, strict=True)]
         found = of_values(changes, SETTINGS[study])
         if found is not None:
-            deciding += [found] if first.is_large and last.is_large else []
-            change = found.difference * sign
-            low, high = sorted(bound * sign for bound in found.interval or (change, change))
-            texts.append(f"{_told(buckets, study)}, change {change:+.1f} [{low:+.1f}, {high:+.1f}]")
+            if first.is_large and last.is_large:
+                deciding.append(found._replace(difference=sign * found.difference))
+            bounds = "" if found.interval is None else " [{:+.1f}, {:+.1f}]".format(*found.interval)
+            texts.append(f"{_told(buckets, study)}, change {found.difference:+.1f}{bounds}")
     return Finding(verdict_of(deciding) if deciding or not texts else UNDECIDED, "; ".join(texts))
 
 
 def every_length(system: str, baseline: str, *studies: str) -> Finding:
     """Is a system above another in every bucket of source lengths? The opposite: it is below in every one."""
-    signs, texts = set(), []
+    found, texts = [], []
     for study in studies:
         if buckets := _by_length(study, system, baseline):
-            found = [of_values(bucket.differences, study) for bucket in buckets if bucket.is_large]
-            signs |= {one.sign for one in found if one is not None}
+            large = (of_values(bucket.differences, SETTINGS[study]) for bucket in buckets if bucket.is_large)
+            found += [one for one in large if one is not None]
             texts.append(_told(buckets, study))
-    verdict = SHOWN if signs == {1} else OPPOSITE if signs == {-1} else NOT_SHOWN
-    return Finding(verdict if signs else UNDECIDED if texts else NOT_RUN, "; ".join(texts))
+    return Finding(_shared_verdict(found) if found else UNDECIDED if texts else NOT_RUN, "; ".join(texts))
 
 
 def _by_length(study: str, system: str, baseline: str) -> list[Bucket]:
@@ -181,12 +188,10 @@ def _by_length(study: str, system: str, baseline: str) -> list[Bucket]:
     lengths = first_test_set(record).get("length", {}) if record is not None else {}
     if not {system, baseline} <= lengths.keys():
         return []
-    buckets = []
-    for ours, theirs in zip(lengths[system], lengths[baseline], strict=True):
-        seeds = [seed for seed in ours["by_seed"] if seed in theirs["by_seed"]]
-        differences = [ours["by_seed"][seed] - theirs["by_seed"][seed] for seed in seeds]
-        buckets.append(Bucket(differences, ours["sentences"]))
-    return buckets
+    return [
+        Bucket(paired_differences(ours["by_seed"], theirs["by_seed"]), ours["sentences"])
+        for ours, theirs in zip(lengths[system], lengths[baseline], strict=True)
+    ]
 
 
 def _told(buckets: Sequence[Bucket], study: str) -> str:
@@ -216,37 +221,35 @@ def adequacy(system: str, baseline: str, key: str, *studies: str, sign: int = 1)
 def separation() -> Finding:
     """Does the assignment of words to PAST and FUTURE say more than chance of what is translated?"""
     seen, texts = [], []
-    for name, words in PROBED_TEXTS.items():
-        for entry in _routed(name):
-            low, high = entry["results"]["intervals"]["auc"]
-            seen.append(low > 0.5)
-            texts.append(f"{entry['results']['auc']:.3f} [{low:.3f}, {high:.3f}] ({words}, seed {entry['seed']})")
+    for where, found in _routed():
+        low, high = found["intervals"]["auc"]
+        seen.append(low > 0.5)
+        texts.append(f"{found['auc']:.3f} [{low:.3f}, {high:.3f}] ({where})")
     if means := _means("grammar", GUIDED["routing"]):
         texts.append(f"{means[0]:.3f} (embedded corpus)")
-    return _of_areas(texts, _verdict_of_all(seen, len(seen)))
+    return _of_areas(texts, _verdict_of_all(seen))
 
 
 def above_the_diagonal() -> Finding:
     """Does it say more than the diagonal, which knows where a word is and not which?"""
     above, below, texts = [], [], []
-    for name, words in PROBED_TEXTS.items():
-        for entry in _routed(name):
-            low, high = entry["results"]["intervals"]["auc_above_diagonal"]
-            above.append(low > 0)
-            below.append(high < 0)
-            texts.append(f"difference [{low:+.3f}, {high:+.3f}] ({words}, seed {entry['seed']})")
+    for where, found in _routed():
+        low, high = found["intervals"]["auc_above_diagonal"]
+        above.append(low > 0)
+        below.append(high < 0)
+        texts.append(f"difference [{low:+.3f}, {high:+.3f}] ({where})")
     if means := _means("grammar", GUIDED["routing"], DIAGONAL):
         texts.append(f"{means[0]:.3f}, the diagonal's {means[1]:.3f} (embedded corpus)")
-    return _of_areas(texts, OPPOSITE if below and all(below) else _verdict_of_all(above, len(above)))
+    return _of_areas(texts, OPPOSITE if below and all(below) else _verdict_of_all(above))
 
 
 def _of_areas(texts: Sequence[str], verdict: str) -> Finding:
     return Finding(verdict, f"area under the ROC curve: {'; '.join(texts)}" if texts else "")
 
 
-def _verdict_of_all(seen: Sequence[bool], seeds: int) -> str:
+def _verdict_of_all(seen: Sequence[bool]) -> str:
     """Of what has to be seen in every model."""
-    return NOT_RUN if not seen else UNDECIDED if seeds < ENOUGH_SEEDS else SHOWN if all(seen) else NOT_SHOWN
+    return NOT_RUN if not seen else UNDECIDED if len(seen) < ENOUGH_SEEDS else SHOWN if all(seen) else NOT_SHOWN
 
 
 def _means(text: str, *names: str) -> list[float]:
@@ -255,9 +258,12 @@ def _means(text: str, *names: str) -> list[float]:
     return [fmean(areas[name].values()) for name in names] if all(name in areas for name in names) else []
 
 
-def _routed(text: str) -> list[Record]:
-    """What the probe has found of routing that was taught by bags of words."""
-    return [e for e in _probed(text) if e["guided_routing"] == "routing" and e["rol_predictor"] == "trained"]
+def _routed() -> Iterator[tuple[str, Record]]:
+    """Every model with routing that was taught by bags of words: its text and seed, and what the probe has found."""
+    for text, words in PROBED_TEXTS.items():
+        for entry in _probed(text):
+            if entry["guided_routing"] == "routing" and entry["rol_predictor"] == "trained":
+                yield f"{words}, seed {entry['seed']}", entry["results"]
 
 
 def better_than_others() -> Finding:
@@ -272,7 +278,7 @@ def better_than_others() -> Finding:
                 seen += [areas[names[0]][seed] > max(areas[name][seed] for name in names[1:]) for seed in seeds]
             means = ", ".join(f"{name} {fmean(areas[name][seed] for seed in seeds):.3f}" for name in names)
             texts.append(f"{means} ({words}, seeds: {len(seeds)})")
-    return _of_areas(texts, _verdict_of_all(seen, len(seen)))
+    return _of_areas(texts, _verdict_of_all(seen))
 
 
 def _probed(text: str) -> list[Record]:
@@ -293,17 +299,15 @@ def _areas(text: str) -> dict[str, dict[int, float]]:
 
 def overlap() -> Finding:
     """Do the capsules predict the words that are translated, and those that are not, more than the frequent ones?"""
-    seen, texts = [], []
-    for name, words in PROBED_TEXTS.items():
-        for entry in _routed(name):
-            found, groups = entry["results"], ("past", "future")
-            bounds = found["intervals"]
-            seen += [bounds[f"{part}_overlap"][0] > bounds[f"frequent_{part}_overlap"][1] for part in groups]
-            values, frequent = (
-                " and ".join(f"{found[f'{kind}{part}_overlap']:.2f}" for part in groups) for kind in ("", "frequent_")
-            )
-            texts.append(f"{values}, the most frequent words {frequent} ({words}, seed {entry['seed']})")
-    return Finding(_verdict_of_all(seen, len(texts)), "; ".join(texts))
+    seen, texts, groups = [], [], ("past", "future")
+    for where, found in _routed():
+        bounds = found["intervals"]
+        seen.append(all(bounds[f"{part}_overlap"][0] > bounds[f"frequent_{part}_overlap"][1] for part in groups))
+        values, frequent = (
+            " and ".join(f"{found[f'{kind}{part}_overlap']:.2f}" for part in groups) for kind in ("", "frequent_")
+        )
+        texts.append(f"{values}, the most frequent words {frequent} ({where})")
+    return Finding(_verdict_of_all(seen), "; ".join(texts))
 
 
 def agreements(key: str) -> Finding:

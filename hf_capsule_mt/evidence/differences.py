@@ -128,7 +128,7 @@ def over_seeds(study: str, system: str, baseline: str) -> Found | None:
     scores = first_test_set(record)["scores"][record["score"]]
     by_seed = {name: entry["by_seed"] for name, entry in scores.items()}
     ours, theirs = (by_seed.get(name, {}) for name in (system, baseline))
-    values = [value - theirs[seed] for seed, value in ours.items() if seed in theirs]
+    values = paired_differences(ours, theirs)
     if len(values) < 2:
         found = of_values(values, SETTINGS[study])
     else:
@@ -138,6 +138,11 @@ def over_seeds(study: str, system: str, baseline: str) -> Found | None:
     if found is None or is_finished(record):
         return found
     return found._replace(established=False, finished=False)
+
+
+def paired_differences(ours: Mapping[str, float], theirs: Mapping[str, float]) -> list[float]:
+    """Of values by seed, for the seeds that both have."""
+    return [value - theirs[seed] for seed, value in ours.items() if seed in theirs]
 
 
 def of_values(values: Sequence[float], setting: str) -> Found | None:

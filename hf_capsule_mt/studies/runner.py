@@ -488,10 +488,9 @@ def last_words(runs: Sequence[Run]) -> list[str]:
     ends: dict[str, list[str]] = {}
     for run in runs:
         if run.state == FAILED and run.log.is_file():
-            lines = run.log.read_text(encoding="utf-8", errors="replace").splitlines()
-            end = next((line.strip() for line in reversed(lines) if line.strip()), "")
-            if end:
-                ends.setdefault(end, []).append(f"{run.system}, seed {run.seed}")
+            lines = run.log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+            if lines:
+                ends.setdefault(lines[-1].strip(), []).append(f"{run.system}, seed {run.seed}")
     return [f"{'; '.join(failed)} ended with: {end}" for end, failed in ends.items()]
 
 

@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -16,6 +15,7 @@ import hf_capsule_mt.studies.runner as runner
 from hf_capsule_mt.files import only_writer
 from hf_capsule_mt.studies.command import main
 from hf_capsule_mt.studies.study_file import PACKAGED, read_study, resolve_arguments
+from pages import Page
 
 
 def order(folder: Path) -> list[str]:
@@ -29,10 +29,8 @@ def states(tmp_path: Path) -> dict[str, str]:
 
 
 def test_example_of_the_documentation_is_a_study(tmp_path):
-    page = (Path(__file__).parents[2] / "docs" / "studies.md").read_text(encoding="utf-8")
-    (block,) = re.findall(r"## The study file\n\n```yaml\n(.*?)```", page, re.S)
-    path = tmp_path / "example.yaml"
-    path.write_text(block, encoding="utf-8")
+    path = tmp_path / "study.yaml"
+    path.write_text(Page("docs/studies.md").files["study.yaml"], encoding="utf-8")
     study = read_study(path)
     resolved = resolve_arguments(study)
     assert study.teachers == {"student": "em_routing"} and resolved["student"]["teacher"] == "em_routing"
