@@ -21,6 +21,9 @@ from .capsule_routing import (
     inverse_temperature_schedule,
 )
 
+# The size of the first routing logits that the votes of dynamic routing with many capsules are scaled for.
+FIRST_LOGIT = 1e-3
+
 
 class InitialisesItself:
     """A module that knows how its own direct parameters start.
@@ -214,14 +217,17 @@ class DynamicRoutingAggregation(RoutingAggregation):
 
     @staticmethod
     def initial_vote_std(config, num_layers: int) -> float:
-        """Scales the votes so that the first routing logits are of order one.
+        """Scales the votes of many capsules up, but to where routing starts near the uniform assignment.
 
         With votes of size v and uniform assignment 1/N, a capsule's input has length v sqrt(L D) / N; squash squares
-        it, and the first logit is about v^3 sqrt(L) D^1.5 / N^2: 1e-5 for v = 1 and N = d = 512, so that nothing is
-        routed and the output vanishes. The scale solves that expression for 1.
+        it, and a first logit is about v^3 sqrt(L) D^1.5 / N^2: 1e-5 for v = 1 and N = d = 512, so that output and
+        gradients nearly vanish. The scale solves that expression for FIRST_LOGIT. Not for 1: such a logit is a
+        product of three normal numbers, the largest of 128 is near 20, and by the second iteration each input gives
+        everything to one capsule, all others stay at zero, and no gradient changes that.
         """
         capsule_size = config.d_model / config.num_capsules
-        return max(1.0, (config.num_capsules**2 / (math.sqrt(num_layers) * capsule_size**1.5)) ** (1 / 3))
+        scale = (FIRST_LOGIT * config.num_capsules**2 / (math.sqrt(num_layers) * capsule_size**1.5)) ** (1 / 3)
+        return max(1.0, scale)
 
     def capsules(self, hidden: Tensor, votes: Tensor) -> Tensor:
         return dynamic_routing_capsules(votes, self.num_iterations)

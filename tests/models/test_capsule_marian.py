@@ -1,6 +1,7 @@
 """CapsuleMarianMTModel: its parent when nothing is added, and every promise of a transformers model otherwise."""
 
 import copy
+import math
 
 import pytest
 import torch
@@ -499,21 +500,26 @@ def test_votes_start_with_unit_variance_and_gates_closed():
         assert 0.7 < votes.std().item() < 1.3
 
 
-def test_dynamic_routing_starts_with_logits_of_order_one():
+@pytest.mark.parametrize(("width", "capsules"), [(128, 128), (512, 512), (512, 64)])
+@pytest.mark.parametrize("layers", [2, 6])
+def test_dynamic_routing_starts_with_all_capsules_in_use(width, capsules, layers):
     torch.manual_seed(0)
-    for capsules in (512, 64):
-        config = capsule_config(
-            d_model=512,
-            encoder_layers=6,
-            aggregation="dynamic_routing",
-            num_capsules=capsules,
-            decoder_attention_heads=4,
-        )
-        aggregation = CapsuleMarianMTModel(config).model.encoder.aggregation
-        states = torch.nn.functional.layer_norm(torch.randn(16, 6, 512), (512,))
-        agreements = aggregation.combine(states, output_agreements=True)[1]
-        logits = agreements[1].log() - agreements[1].log().mean(-1, keepdim=True)
-        assert 0.1 < logits.std().item() < 10
+    config = capsule_config(
+        d_model=width,
+        encoder_layers=layers,
+        aggregation="dynamic_routing",
+        num_capsules=capsules,
+        decoder_attention_heads=4,
+    )
+    combine = CapsuleMarianMTModel(config).model.encoder.aggregation.combine
+    states = torch.nn.functional.layer_norm(torch.randn(64, layers, width), (width,))
+    output, agreements = combine(states, output_agreements=True)
+    entropy = -(agreements[-1] * agreements[-1].log()).sum(-1).mean()
+    assert entropy > 0.95 * math.log(capsules)
+    lengths = output.unflatten(-1, (capsules, -1)).norm(dim=-1)
+    assert (lengths > 0.01 * lengths.amax(-1, keepdim=True)).float().mean() > 0.5
+    # and what leaves it is not lost in the layer norm behind it, whose epsilon is 1e-5
+    assert 1e-7 < output.var() < 1
 
 
 def test_a_trained_checkpoint_keeps_its_generation_config(tmp_path):
