@@ -33,6 +33,7 @@ from .aligned_text import AlignedText, AlignmentFile, read_aligned_text
 from .alignment_part import PART as ALIGNMENTS
 from .alignment_part import alignment_part
 from .comparison import choose_examples, compare_systems, spread_of
+from .contributions import contributions
 from .efficiency import efficiency, speed_warnings
 from .examples import example
 from .plots import draw_figures, save
@@ -206,6 +207,16 @@ def report_system(
     with stage(f"{name}: routing") as progress:
         system["routing"] = collect(
             model, tokenizer, sources, references, max_tokens=options.max_tokens, progress=progress
+        )
+    with stage(f"{name}: without its parts") as progress:
+        system["contributions"] = contributions(
+            model,
+            tokenizer,
+            sources,
+            references,
+            max_tokens=options.max_tokens,
+            progress=progress,
+            warn=not system["routing"],
         )
     if test_set.aligned is not None:
         with stage(f"{name}: PAST and FUTURE beside gold alignments"):

@@ -417,40 +417,69 @@ def collect(
     Raises:
         ValueError: not as many translations as sources, no pair, or `max_tokens` below one.
     """
-    if isinstance(sources, str) or isinstance(translations, str):
-        raise ValueError("sources and translations must be lists of strings; put a single string in a list")
-    if len(sources) != len(translations):
-        raise ValueError(f"there are {len(sources)} sources and {len(translations)} translations")
-    if max_tokens < 1:
-        raise ValueError(f"max_tokens must be at least 1, got {max_tokens}")
+    check_pairs(sources, translations, max_tokens)
     if not has_routing(model.config):
         return {}
-    done = sum(not source.strip() for source in sources)
-    if done == len(sources):
-        raise ValueError("there is nothing to collect: all sources are blank")
-    config: Any = model.config
-    words = getattr(config, "decoder_vocab_size", None) or config.vocab_size
-    max_tokens = max(1, min(max_tokens, MAX_LOGITS // words))
     parts: dict[str, Any] = {
         "encoder": AgreementStatistics(),
         "decoder": AgreementStatistics(),
         "memory": MemoryStatistics(),
         "guided": GuidedStatistics(),
     }
+    with evaluation_mode(model), torch.no_grad():
+        for batch in forced_batches(model, tokenizer, sources, translations, max_tokens, progress):
+            _add(parts, model, batch)
+    return {name: part.result() for name, part in parts.items() if part.count}
+
+
+def check_pairs(sources: Sequence[str], translations: Sequence[str], max_tokens: int) -> None:
+    """A ValueError says what is wrong with sentence pairs or a bound on their batches."""
+    if isinstance(sources, str) or isinstance(translations, str):
+        raise ValueError("sources and translations must be lists of strings; put a single string in a list")
+    if len(sources) != len(translations):
+        raise ValueError(f"there are {len(sources)} sources and {len(translations)} translations")
+    if max_tokens < 1:
+        raise ValueError(f"max_tokens must be at least 1, got {max_tokens}")
+
+
+def forced_batches(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    sources: Sequence[str],
+    translations: Sequence[str],
+    max_tokens: int,
+    progress: Callable[[int, int], None] | None = None,
+    warn: bool = True,
+) -> Iterator[dict[str, Tensor]]:
+    """
+    Batches of `forced_batch`, of pairs of similar length, with logits of bounded size; pairs with a blank source are
+    left out. Some pairs are encoded at a time.
+
+    Args:
+        max_tokens, progress: as in `collect`.
+        warn: say how many pairs were cut.
+
+    Raises:
+        ValueError: all sources are blank, or the tokenizer does not fit the model.
+    """
+    done = sum(not source.strip() for source in sources)
+    if done == len(sources):
+        raise ValueError("there is nothing to collect: all sources are blank")
+    config: Any = model.config
+    words = getattr(config, "decoder_vocab_size", None) or config.vocab_size
+    max_tokens = max(1, min(max_tokens, MAX_LOGITS // words))
     pairs = (pair for pair in zip(sources, translations, strict=True) if pair[0].strip())
     num_cut = 0
-    with evaluation_mode(model), torch.no_grad():
-        while window := list(islice(pairs, WINDOW)):
-            examples, cut = forced_examples(model, tokenizer, *zip(*window, strict=True))
-            num_cut += cut
-            for batch in batches_of_similar_length(examples, max_tokens):
-                _add(parts, model, forced_batch(model, tokenizer, batch))
-                done += len(batch)
-                if progress is not None:
-                    progress(done, len(sources))
-    if num_cut:
+    while window := list(islice(pairs, WINDOW)):
+        examples, cut = forced_examples(model, tokenizer, *zip(*window, strict=True))
+        num_cut += cut
+        for batch in batches_of_similar_length(examples, max_tokens):
+            yield forced_batch(model, tokenizer, batch)
+            done += len(batch)
+            if progress is not None:
+                progress(done, len(sources))
+    if num_cut and warn:
         logger.warning(f"{num_cut} of {len(sources)} pairs were cut to the lengths that this model can read")
-    return {name: part.result() for name, part in parts.items() if part.count}
 
 
 def forced_examples(

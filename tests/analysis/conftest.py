@@ -155,6 +155,7 @@ def report():
                 routing=routing,
                 efficiency=efficiency,
                 adequacy={"cdr": 0.875},
+                contributions={"loss": 1.25, "without_decoder": 1.75},
                 examples=[routed_example(), {**routed_example(), "source": "A second sentence."}],
             ),
         ],

@@ -69,6 +69,7 @@ def command(checkpoints, files, output, *more) -> int:
     return main([*argv, "--output", str(output), *map(str, more)])
 
 
+CONTRIBUTIONS = {"em": ["loss", "without_encoder", "without_decoder"], "gdr": ["loss", "without_guided"]}
 PARTS = {"plain": set(), "em": {"encoder", "decoder"}, "gdr": {"guided"}, "capsnmt": {"memory"}, "rnmt": set()}
 
 
@@ -78,6 +79,7 @@ def test_only_the_parts_that_fit_the_model(checkpoints, files, tmp_path, name, c
     report = json.loads((tmp_path / "report" / "report.json").read_text(encoding="utf-8"))
     (system,) = report["systems"]
     assert set(system["routing"]) == PARTS[name]
+    assert list(system["contributions"]) == CONTRIBUTIONS.get(name, [])
     example_parts = {"source", "reference", "translation", "source_tokens", "target_tokens"}
     example_parts |= {"source_words", "target_words"}
     assert [set(example) - example_parts for example in system["examples"]] == [PARTS[name]] * 2
@@ -91,6 +93,7 @@ def test_only_the_parts_that_fit_the_model(checkpoints, files, tmp_path, name, c
     files_there = {str(path.relative_to(tmp_path / "report")) for path in (tmp_path / "report").rglob("*.*")}
     assert {"index.html", "report.json", "table.md", "table.tex"} <= files_there
     kept = json.loads((tmp_path / "report" / "summary.json").read_text(encoding="utf-8"))
+    assert kept["systems"][0]["contributions"] == system["contributions"]
     assert kept["systems"][0]["scores"] == again and set(kept["systems"][0]["routing"]) == PARTS[name]
     assert "examples" not in kept["systems"][0] and "figures" not in kept
     for stack in PARTS[name] & {"encoder", "decoder"}:

@@ -138,6 +138,8 @@ class TestPage:
             "1\N{EN DASH}10 4 30.0 0.91 31.5 0.91",
             "over 10 3 15.0 1.00 15.8 1.00",
             "Coverage difference ratio (CDR) 0.875",
+            "Loss of the references, nats per token 1.250",
+            "Without the decoder's aggregate 1.750",
             "Entropy, encoder (nats) uniform over 7 capsules: 1.946 1.946 1.746 1.546",
             "Capsules in use, memory of 5 4.250 4.250 4.250",
             "Overlap rate rOL of PAST: 0.625",
