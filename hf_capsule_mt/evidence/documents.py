@@ -32,6 +32,7 @@ from .translation_tables import (
     capsule_links,
     capsule_parts_table,
     capsule_usage_table,
+    contributions_table,
     linear_time_table,
     past_future_table,
     past_future_text_table,
@@ -51,7 +52,11 @@ def all_tables() -> Tables:
             ),
         },
         "docs/systems.md": {"systems": systems_table()},
-        "docs/results.md": {"claims": claims_table(), "capsules": capsule_links()},
+        "docs/results.md": {
+            "claims": claims_table(),
+            "capsules": capsule_links(),
+            "contributions": contributions_table(),
+        },
         "docs/speed.md": {
             "speed": speed_table(load("speed/speed_base.json"), load("speed/memory_base.json")),
             "allocator": allocator_table(load("speed/speed_base.json"), load("speed/speed_base_kept_pages.json")),

@@ -234,6 +234,40 @@ def analysis_table() -> str:
     return "\n".join([*lines, "", conditions])
 
 
+# the studies whose models a report was made of, as the claims call them
+REPORTED = {
+    "deep": "Multi30k, 6 layers",
+    "deep_parts": "Multi30k, 6 layers, parts of EM routing",
+    "multi30k": "Multi30k",
+    "guided_parts": "Multi30k",
+    "multi30k_continued": "Multi30k, from the trained model",
+}
+PARTS = ("encoder", "decoder", "guided")
+
+
+def contributions_table() -> str:
+    """What reported models lose without each part that was added to them: the change of the references' loss."""
+    lines = [
+        "| trained on | system | loss, nats per token | without the encoder's aggregate | without the decoder's "
+        "| without PAST and FUTURE |",
+        "|---|---|---|---|---|---|",
+    ]
+    sources = []
+    for study, trained_on in REPORTED.items():
+        record = load(f"{study}/analysis.json") or {"systems": []}
+        reported = [system for system in record["systems"] if system.get("contributions")]
+        for system in reported:
+            found = system["contributions"]
+            changes = [found.get(f"without_{part}") for part in PARTS]
+            cells = ["-" if loss is None else f"{loss - found['loss']:+.3f}" for loss in changes]
+            lines.append("| " + " | ".join([trained_on, system["name"], f"{found['loss']:.3f}", *cells]) + " |")
+        if reported:
+            sources.append(f"`{shown_path(f'{study}/analysis.json')}`")
+    if not sources:
+        return "not run"
+    return "\n".join([*lines, "", f"test2016, one run each, nats per token ({', '.join(sources)})."])
+
+
 def p_value(p: float) -> str:
     """A p value with three digits."""
     return f"{p:.3f}" if p >= 0.001 else "< 0.001"

@@ -3,7 +3,7 @@
 import pytest
 from test_claims import study
 
-from hf_capsule_mt.evidence import differences, paper_tables
+from hf_capsule_mt.evidence import differences, paper_tables, translation_tables
 from hf_capsule_mt.evidence.recorded import load
 
 
@@ -119,3 +119,21 @@ def test_every_studied_name_is_a_system_of_a_study(records):
     for systems in (paper_tables.LAYER_SYSTEMS, paper_tables.GUIDED_SYSTEMS, paper_tables.GUIDED_RNMT):
         assert {system.studied for system in systems.values()} <= known
     assert {system.studied for system in paper_tables.RECURRENT_SYSTEMS.values()} <= known
+
+
+def test_contributions_are_changes_of_the_loss(monkeypatch):
+    whole = {"name": "em", "contributions": {"loss": 1.5, "without_encoder": 1.4996, "without_decoder": 2.25}}
+    guided = {"name": "GDR", "contributions": {"loss": 1.75, "without_guided": 2.0}}
+    plain = [{"name": "none", "contributions": {}}, {"name": "of an earlier version"}]
+    found = {"deep/analysis.json": {"systems": [*plain, whole]}, "guided_parts/analysis.json": {"systems": [guided]}}
+    found["multi30k/analysis.json"] = {"systems": plain}
+    monkeypatch.setattr(translation_tables, "load", found.get)
+    table = translation_tables.contributions_table()
+    assert cells(table)[2:] == [
+        ["Multi30k, 6 layers", "em", "1.500", "-0.000", "+0.750", "-"],
+        ["Multi30k", "GDR", "1.750", "-", "-", "+0.250"],
+    ]
+    assert "deep/analysis.json" in table and "guided_parts/analysis.json" in table
+    assert "multi30k/analysis.json" not in table
+    monkeypatch.setattr(translation_tables, "load", {}.get)
+    assert translation_tables.contributions_table() == "not run"
