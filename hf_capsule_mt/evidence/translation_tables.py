@@ -8,7 +8,7 @@ from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any
 
 from ..analysis.report import file_name
-from .differences import NOT_RUN, first_test_set
+from .differences import NOT_RUN, SETTINGS, first_test_set
 from .recorded import load, shown_path
 from .systems import (
     GUIDED,
@@ -234,14 +234,10 @@ def analysis_table() -> str:
     return "\n".join([*lines, "", conditions])
 
 
-# the studies whose models a report was made of, as the claims call them
-REPORTED = {
-    "deep": "Multi30k, 6 layers",
-    "deep_parts": "Multi30k, 6 layers, parts of EM routing",
-    "multi30k": "Multi30k",
-    "guided_parts": "Multi30k",
-    "multi30k_continued": "Multi30k, from the trained model",
-}
+# the studies whose models a report was made of
+REPORTED = ("deep", "deep_parts", "multi30k", "guided_parts", "multi30k_continued")
+# a study whose systems are named by a part alone
+TRAINED_ON = {**SETTINGS, "deep_parts": f"{SETTINGS['deep_parts']}, parts of EM routing"}
 PARTS = ("encoder", "decoder", "guided")
 
 
@@ -253,14 +249,14 @@ def contributions_table() -> str:
         "|---|---|---|---|---|---|",
     ]
     sources = []
-    for study, trained_on in REPORTED.items():
+    for study in REPORTED:
         record = load(f"{study}/analysis.json") or {"systems": []}
         reported = [system for system in record["systems"] if system.get("contributions")]
         for system in reported:
             found = system["contributions"]
             changes = [found.get(f"without_{part}") for part in PARTS]
             cells = ["-" if loss is None else f"{loss - found['loss']:+.3f}" for loss in changes]
-            lines.append("| " + " | ".join([trained_on, system["name"], f"{found['loss']:.3f}", *cells]) + " |")
+            lines.append("| " + " | ".join([TRAINED_ON[study], system["name"], f"{found['loss']:.3f}", *cells]) + " |")
         if reported:
             sources.append(f"`{shown_path(f'{study}/analysis.json')}`")
     if not sources:
