@@ -324,6 +324,29 @@ def test_speed_is_beside_our_plain_model(records, trained, verdict):
     assert found == verdict and numbers.startswith(f"{1 / trained:.2f}x and 0.94x the speed of our plain model, ")
 
 
+@pytest.mark.parametrize(
+    ("changed", "small", "verdict"),
+    [(0.74, 0.9, "shown again"), (0.76, 0.9, "not shown"), (0.74, 1.1, "not shown")],
+)
+def test_latency_is_beside_the_transformer_with_each_number_of_capsules(records, changed, small, verdict):
+    def measured(short, long):
+        times = {"sentence": {"20": {"ratio": short}, "50": {"ratio": long}}}
+        return {"times": times, "operations_per_token": {"10": 5, "1000": 5}}
+
+    results = {"capsnmt_4": measured(0.6, 0.5), "capsnmt_6": measured(0.66, 0.55), "capsnmt_8": measured(0.7, changed)}
+    results["transformer"] = {"operations_per_token": {"10": 5, "1000": 6}}
+    records["speed/linear_time.json"] = {"results": results}
+    beams = {"1": {"CapsNMT": {"ratio": 0.8}}, "5": {"CapsNMT": {"ratio": small}}}
+    assert row("Wang et al.: decoding takes")[0] == "not run yet"
+    records["speed/latency_multi30k.json"] = {"results": beams}
+    found, numbers = row("Wang et al.: decoding takes")
+    assert found == verdict
+    assert numbers == (
+        f"0.60x 0.66x 0.70x the time for 20 words, 0.50x 0.55x {changed:.2f}x the time for 50 words "
+        f"(base size, greedy); M = 6: greedy 0.80x, beam 5 {small:.2f}x (Multi30k models)"
+    )
+
+
 @pytest.mark.parametrize(("second", "verdict"), [(0.96, "shown again"), (0.98, "not shown")])
 def test_routing_has_to_be_ahead_in_every_seed(records, second, verdict):
     def entry(mechanism, seed, auc, bca=1.0):
