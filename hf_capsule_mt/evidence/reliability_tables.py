@@ -17,13 +17,13 @@ def kills_table(record: dict[str, Any] | None) -> str:
         "|---" * 6 + "|",
     ]
     totals = dict.fromkeys([*KINDS, "failed"], 0)
-    for name, row in record["kills"].items():
+    for name, row in record["kills"]["figures"].items():
         cells = [f"{row[kind]:,}" if row.get(kind) else "-" for kind in KINDS]
         lines.append(f"| {name} | {' | '.join(cells)} | {row['files_compared']} | {row['failed']} |")
         totals = {key: count + row.get(key, 0) for key, count in totals.items()}
     cells = [f"{totals[kind]:,}" for kind in KINDS]
     lines.append(f"| together | {' | '.join(cells)} | | {totals['failed']} |")
-    return "\n".join([*lines, "", conditions(record)])
+    return "\n".join([*lines, "", conditions(record["kills"])])
 
 
 def full_disk_table(record: dict[str, Any] | None) -> str:
@@ -31,8 +31,10 @@ def full_disk_table(record: dict[str, Any] | None) -> str:
     if not record or "full disk" not in record:
         return "not run"
     lines = ["| command | times without room | not as promised |", "|---|---|---|"]
-    lines += [f"| {name} | {row['limits']} | {row['failed']} |" for name, row in record["full disk"].items()]
-    return "\n".join([*lines, "", conditions(record)])
+    lines += [
+        f"| {name} | {row['limits']} | {row['failed']} |" for name, row in record["full disk"]["figures"].items()
+    ]
+    return "\n".join([*lines, "", conditions(record["full disk"])])
 
 
 def properties_table(record: dict[str, Any] | None) -> str:
@@ -40,22 +42,23 @@ def properties_table(record: dict[str, Any] | None) -> str:
     if not record or "properties" not in record:
         return "not run"
     lines = ["| what | tried | refused with a message |", "|---|---|---|"]
-    for name, row in record["properties"].items():
+    for name, row in record["properties"]["figures"].items():
         lines.append(f"| {cell(name)} | {row['tried']:,} | {row.get('refused', 0):,} |")
-    return "\n".join([*lines, "", conditions(record)])
+    return "\n".join([*lines, "", conditions(record["properties"])])
 
 
 def numerics_table(record: dict[str, Any] | None) -> str:
     """Extreme numbers by function and type."""
     if not record or "numerics" not in record:
         return "not run"
-    types = sorted({name.split(", ")[1] for name in record["numerics"]}, reverse=True)
+    figures = record["numerics"]["figures"]
+    types = sorted({name.split(", ")[1] for name in figures}, reverse=True)
     lines = ["| function | " + " | ".join(types) + " |", "|---" * (len(types) + 1) + "|"]
-    for function in sorted({name.split(", ")[0] for name in record["numerics"]}):
-        rows = [record["numerics"].get(f"{function}, {kind}") for kind in types]
+    for function in sorted({name.split(", ")[0] for name in figures}):
+        rows = [figures.get(f"{function}, {kind}") for kind in types]
         cells = [f"{row['cases']:,} cases, {row['failed']} not finite" if row else "-" for row in rows]
         lines.append(f"| `{function}` | {' | '.join(cells)} |")
-    return "\n".join([*lines, "", conditions(record)])
+    return "\n".join([*lines, "", conditions(record["numerics"])])
 
 
 def cell(text: str) -> str:
@@ -63,9 +66,9 @@ def cell(text: str) -> str:
     return text.replace("|", "\\|")
 
 
-def conditions(record: dict[str, Any]) -> str:
+def conditions(part: dict[str, Any]) -> str:
     """Where and when."""
-    found = record["environment"]
+    found = part["environment"]
     versions = ", ".join(f"{name} {found['versions'][name]}" for name in ("hf_capsule_mt", "torch", "transformers"))
     machine = f"{found['machine']} ({found['instruction_set']})"
     return f"{found['date']}, {machine}, Python {found['versions']['python']}, {versions}."

@@ -2,7 +2,8 @@
 
     RELIABILITY_RECORD=hf_capsule_mt/evidence/records/reliability.json python -m pytest -m slow tests/reliability
 
-Without the variable nothing is recorded. A part that is run again replaces its own figures only.
+Without the variable nothing is recorded. A part that is run again replaces its own figures only. A part never has figures
+of two versions or machines.
 """
 
 from __future__ import annotations
@@ -49,6 +50,8 @@ def note(part: str, name: str, figures: dict[str, Any]) -> None:
     # several processes of a test run may add to it
     with FileLock(Path(tempfile.gettempdir()) / "reliability_record.lock"):
         record = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-        record["environment"] = environment()
-        record.setdefault(part, {})[name] = figures
+        found = environment()
+        earlier = record.get(part, {"environment": {}})
+        same = earlier["environment"] | {"date": found["date"]} == found
+        record[part] = {"environment": found, "figures": {**(earlier["figures"] if same else {}), name: figures}}
         write_whole(path, json.dumps(record, indent=1, sort_keys=True) + "\n")

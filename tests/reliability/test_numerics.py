@@ -6,11 +6,14 @@ import pytest
 import torch
 
 from hf_capsule_mt.models import capsule_routing as routing
-from numeric_cases import DTYPES, FUNCTIONS, Case, faults
+from numeric_cases import DTYPES, PROMISED, Case, faults
 from record import note
 
 QUICK, THOROUGH = 40, 20_000
 NAMES = [str(dtype).removeprefix("torch.") for dtype in DTYPES]
+each_function = pytest.mark.parametrize(
+    ("function", "dtype"), PROMISED, ids=lambda value: str(value).removeprefix("torch.")
+)
 
 
 def check(function: str, dtype: torch.dtype, seeds: range) -> None:
@@ -25,15 +28,13 @@ def check(function: str, dtype: torch.dtype, seeds: range) -> None:
     assert not failed, f"{len(failed)} of {len(cases)}\n" + "\n".join(failed[:50])
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=NAMES)
-@pytest.mark.parametrize("function", FUNCTIONS)
+@each_function
 def test_finite(function, dtype):
     check(function, dtype, range(QUICK))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dtype", DTYPES, ids=NAMES)
-@pytest.mark.parametrize("function", FUNCTIONS)
+@each_function
 def test_finite_in_many_cases(function, dtype):
     check(function, dtype, range(THOROUGH))
 
