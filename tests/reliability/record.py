@@ -2,8 +2,8 @@
 
     RELIABILITY_RECORD=hf_capsule_mt/evidence/records/reliability.json python -m pytest -m slow tests/reliability
 
-Without the variable nothing is recorded. A part that is run again replaces its own figures only. A part never has figures
-of two versions or machines.
+Without the variable nothing is recorded. A part that is run again replaces its own figures only. A part never has
+figures of two versions or machines.
 """
 
 from __future__ import annotations
