@@ -8,57 +8,55 @@ from typing import Any
 KINDS = {"file_events": "at file events", "moments": "at random moments", "requests": "at requests to the Hub"}
 
 
-def kills_table(record: dict[str, Any] | None) -> str:
+def kills_table(part: dict[str, Any] | None) -> str:
     """Kills by command and kind, and how many of them were not made good by the same command."""
-    if not record or "kills" not in record:
+    if not part:
         return "not run"
     lines = [
         "| command | " + " | ".join(KINDS.values()) + " | files compared | not as without a kill |",
         "|---" * 6 + "|",
     ]
     totals = dict.fromkeys([*KINDS, "failed"], 0)
-    for name, row in record["kills"]["figures"].items():
+    for name, row in part["figures"].items():
         cells = [f"{row[kind]:,}" if row.get(kind) else "-" for kind in KINDS]
         lines.append(f"| {name} | {' | '.join(cells)} | {row['files_compared']} | {row['failed']} |")
         totals = {key: count + row.get(key, 0) for key, count in totals.items()}
     cells = [f"{totals[kind]:,}" for kind in KINDS]
     lines.append(f"| together | {' | '.join(cells)} | | {totals['failed']} |")
-    return "\n".join([*lines, "", conditions(record["kills"])])
+    return "\n".join([*lines, "", conditions(part)])
 
 
-def full_disk_table(record: dict[str, Any] | None) -> str:
+def full_disk_table(part: dict[str, Any] | None) -> str:
     """Full disks by command."""
-    if not record or "full disk" not in record:
+    if not part:
         return "not run"
     lines = ["| command | times without room | not as promised |", "|---|---|---|"]
-    lines += [
-        f"| {name} | {row['limits']} | {row['failed']} |" for name, row in record["full disk"]["figures"].items()
-    ]
-    return "\n".join([*lines, "", conditions(record["full disk"])])
+    lines += [f"| {name} | {row['limits']} | {row['failed']} |" for name, row in part["figures"].items()]
+    return "\n".join([*lines, "", conditions(part)])
 
 
-def properties_table(record: dict[str, Any] | None) -> str:
+def properties_table(part: dict[str, Any] | None) -> str:
     """Random configurations, recipes and inputs; a record has only those that held."""
-    if not record or "properties" not in record:
+    if not part:
         return "not run"
     lines = ["| what | tried | refused with a message |", "|---|---|---|"]
-    for name, row in record["properties"]["figures"].items():
+    for name, row in part["figures"].items():
         lines.append(f"| {cell(name)} | {row['tried']:,} | {row.get('refused', 0):,} |")
-    return "\n".join([*lines, "", conditions(record["properties"])])
+    return "\n".join([*lines, "", conditions(part)])
 
 
-def numerics_table(record: dict[str, Any] | None) -> str:
+def numerics_table(part: dict[str, Any] | None) -> str:
     """Extreme numbers by function and type."""
-    if not record or "numerics" not in record:
+    if not part:
         return "not run"
-    figures = record["numerics"]["figures"]
+    figures = part["figures"]
     types = sorted({name.split(", ")[1] for name in figures}, reverse=True)
     lines = ["| function | " + " | ".join(types) + " |", "|---" * (len(types) + 1) + "|"]
     for function in sorted({name.split(", ")[0] for name in figures}):
         rows = [figures.get(f"{function}, {kind}") for kind in types]
         cells = [f"{row['cases']:,} cases, {row['failed']} not finite" if row else "-" for row in rows]
         lines.append(f"| `{function}` | {' | '.join(cells)} |")
-    return "\n".join([*lines, "", conditions(record["numerics"])])
+    return "\n".join([*lines, "", conditions(part)])
 
 
 def cell(text: str) -> str:

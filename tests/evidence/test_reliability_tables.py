@@ -26,7 +26,7 @@ RECORD = {part: {"environment": ENVIRONMENT, "figures": figures} for part, figur
 
 
 def test_kills_and_their_sum():
-    assert tables.kills_table(RECORD).splitlines()[2:] == [
+    assert tables.kills_table(RECORD["kills"]).splitlines()[2:] == [
         "| train | 24 | 9 | - | 70 | 1 |",
         "| publish | 6 | 4 | 8 | 40 | 0 |",
         "| together | 30 | 13 | 8 | | 1 |",
@@ -36,23 +36,23 @@ def test_kills_and_their_sum():
 
 
 def test_each_part_has_its_own_conditions():
-    later = {**ENVIRONMENT, "date": "2026-03-04"}
-    record = {**RECORD, "full disk": {**RECORD["full disk"], "environment": later}}
-    assert tables.full_disk_table(record).endswith(tables.conditions(record["full disk"]))
-    assert "2026-03-04" in tables.full_disk_table(record)
-    for make in (tables.kills_table, tables.properties_table, tables.numerics_table):
-        assert make(record).splitlines()[-1].startswith("2026-01-02, ")
+    later = {**RECORD["full disk"], "environment": {**ENVIRONMENT, "date": "2026-03-04"}}
+    assert tables.full_disk_table(later).endswith(tables.conditions(later))
+    assert "2026-03-04" in tables.full_disk_table(later)
+    makers = {"kills": tables.kills_table, "properties": tables.properties_table, "numerics": tables.numerics_table}
+    for part, make in makers.items():
+        assert make(RECORD[part]).splitlines()[-1].startswith("2026-01-02, ")
 
 
 def test_the_other_tables():
-    assert tables.full_disk_table(RECORD).splitlines()[2] == "| convert | 4 | 0 |"
-    assert tables.properties_table(RECORD).splitlines()[2] == "| recipes: a \\| b | 1,000 | 7 |"
-    lines = tables.numerics_table(RECORD).splitlines()
+    assert tables.full_disk_table(RECORD["full disk"]).splitlines()[2] == "| convert | 4 | 0 |"
+    assert tables.properties_table(RECORD["properties"]).splitlines()[2] == "| recipes: a \\| b | 1,000 | 7 |"
+    lines = tables.numerics_table(RECORD["numerics"]).splitlines()
     assert lines[0] == "| function | float32 | float16 |"
     assert lines[2] == "| `squash` | 20,000 cases, 0 not finite | 20,000 cases, 2 not finite |"
 
 
-@pytest.mark.parametrize("record", [None, {}], ids=["none", "empty"])
-def test_what_was_not_run_is_said_to_be_so(record):
+@pytest.mark.parametrize("part", [None, {}], ids=["none", "empty"])
+def test_what_was_not_run_is_said_to_be_so(part):
     makers = (tables.kills_table, tables.full_disk_table, tables.properties_table, tables.numerics_table)
-    assert {make(record) for make in makers} == {"not run"}
+    assert {make(part) for make in makers} == {"not run"}
