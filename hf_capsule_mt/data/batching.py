@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from safetensors.numpy import save
 from torch.utils.data import Dataset, Sampler
 from tqdm.auto import tqdm
 
-from ..files import only_writer, write_whole
+from ..files import write_whole
+from .cache import cached
 from .tokenizer import forget_last_call
 
 if TYPE_CHECKING:
@@ -329,11 +330,13 @@ def encode_pairs(
         logger.warning(f"{len(sources) - len(pairs)} of {len(sources)} {kind} have a blank side and are left out")
     limits = (max_source_length, max_target_length)
     path = None if cache_dir is None else cache_dir / f"{_digest(pairs, tokenizer, limits)}.safetensors"
-    encoded = None if path is None else _read(path)
-    if encoded is None:
-        encoded = _encode(pairs, tokenizer, limits, progress)
-        if path is not None:
-            _write(encoded, path)
+    encoded = cached(
+        path,
+        EncodedPairs.load,
+        make=lambda: _encode(pairs, tokenizer, limits, progress),
+        save=EncodedPairs.save,
+        what="the encoded training text",
+    )
     if encoded.num_long:
         logger.warning(
             f"{encoded.num_long} of {len(pairs)} {kind} have more than {max_source_length} source or "
@@ -391,31 +394,6 @@ def _digest(pairs: Sequence[tuple[str, str]], tokenizer: PreTrainedTokenizerBase
     for start in range(0, len(pairs), ENCODE_CHUNK):
         digest.update(json.dumps(pairs[start : start + ENCODE_CHUNK]).encode())
     return digest.hexdigest()
-
-
-def _read(path: Path) -> EncodedPairs | None:
-    """None where there is nothing, or nothing whole."""
-    try:
-        return EncodedPairs.load(path)
-    except FileNotFoundError:
-        return None
-    except (SafetensorError, OSError) as error:
-        logger.warning(f"{path} cannot be read ({error}): the training text is encoded again")
-        return None
-
-
-def _write(encoded: EncodedPairs, path: Path) -> None:
-    try:
-        with only_writer(path):
-            encoded.save(path)
-    except ValueError:
-        # another run writes the same
-        return
-    except (SafetensorError, OSError) as error:
-        logger.warning(
-            f"the encoded training text cannot be kept in {path.parent} ({error}): the next run encodes it again, "
-            "unless the environment variable HF_DATASETS_CACHE names a folder that can be written to"
-        )
 
 
 class TranslationCollator:

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
+import json
 from collections import Counter
 from collections.abc import Iterable
+from importlib.metadata import version
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..files import write_whole
+from .cache import cached
+
 if TYPE_CHECKING:
+    from tokenizers import Tokenizer
     from tokenizers.models import BPE, Unigram
     from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
@@ -19,10 +27,17 @@ BYTE_PIECES = tuple(f"<0x{byte:02X}>" for byte in range(256))
 ALPHABET = "".join(chr(code) for code in range(33, 127)) + "▁"
 # A reserved piece must never win against the characters that spell its name.
 RESERVED_SCORE = -1e4
+# Part of the name of a tokenizer in a cache; raise it when what train_tokenizer makes of a text changes.
+TOKENIZER_VERSION = 1
 
 
 def train_tokenizer(
-    texts: Iterable[str], vocab_size: int, model_max_length: int, algorithm: str = "unigram"
+    texts: Iterable[str],
+    vocab_size: int,
+    model_max_length: int,
+    algorithm: str = "unigram",
+    *,
+    cache_dir: Path | None = None,
 ) -> PreTrainedTokenizerFast:
     """
     Train a joint tokenizer on the text of both languages. The same text gives the same tokenizer.
@@ -38,11 +53,12 @@ def train_tokenizer(
             small to support them.
         model_max_length: longest sequence that the model can read, in tokens.
         algorithm: "unigram" or "bpe".
+        cache_dir: folder that keeps trained tokenizers, see `cached`; a file's name is a digest of all that it depends
+            on. None keeps nothing.
 
     Raises:
         ValueError: an unknown algorithm, a vocabulary too small for bytes and ASCII, or no text.
     """
-    from tokenizers import AddedToken, Tokenizer, decoders, pre_tokenizers, processors
     from transformers import PreTrainedTokenizerFast
 
     if algorithm not in ALGORITHMS:
@@ -57,12 +73,13 @@ def train_tokenizer(
     if not sentences:
         raise ValueError("cannot train a tokenizer: there is no text")
 
-    train = _train_unigram if algorithm == "unigram" else _train_bpe
-    tokenizer = Tokenizer(train(sentences, vocab_size))
-    tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in SPECIAL_TOKENS])
-    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
-    tokenizer.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Metaspace()])
-    tokenizer.post_processor = processors.TemplateProcessing(single=f"$A {EOS}", special_tokens=[(EOS, 1)])
+    tokenizer = cached(
+        None if cache_dir is None else cache_dir / f"{_digest(sentences, vocab_size, algorithm)}.json",
+        _read,
+        make=lambda: _train(sentences, vocab_size, algorithm),
+        save=lambda made, path: write_whole(path, made.to_str()),
+        what="the trained tokenizer",
+    )
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         pad_token=PAD,
@@ -95,6 +112,38 @@ def _spell_with(num_characters: int, sentences: list[str]) -> list[str]:
     other = sorted(set(counts) - set(ALPHABET) - {" "}, key=lambda character: (-counts[character], character))
     gaps = str.maketrans(dict.fromkeys(other[num_characters:], " "))
     return [sentence.translate(gaps) for sentence in sentences] if gaps else sentences
+
+
+def _train(sentences: list[str], vocab_size: int, algorithm: str) -> Tokenizer:
+    from tokenizers import AddedToken, Tokenizer, decoders, pre_tokenizers, processors
+
+    train = _train_unigram if algorithm == "unigram" else _train_bpe
+    tokenizer = Tokenizer(train(sentences, vocab_size))
+    tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in SPECIAL_TOKENS])
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    tokenizer.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Metaspace()])
+    tokenizer.post_processor = processors.TemplateProcessing(single=f"$A {EOS}", special_tokens=[(EOS, 1)])
+    return tokenizer
+
+
+def _digest(sentences: list[str], vocab_size: int, algorithm: str) -> str:
+    """Of all that a tokenizer depends on, the libraries that train it included."""
+    digest = hashlib.blake2b(digest_size=16)
+    versions = [version(name) for name in ("sentencepiece", "tokenizers")]
+    digest.update(json.dumps([TOKENIZER_VERSION, *versions, vocab_size, algorithm]).encode())
+    for sentence in sentences:
+        digest.update(sentence.encode() + b"\n")
+    return digest.hexdigest()
+
+
+def _read(path: Path) -> Tokenizer:
+    from tokenizers import Tokenizer
+
+    text = path.read_text(encoding="utf-8")
+    try:
+        return Tokenizer.from_str(text)
+    except Exception as error:  # the library raises nothing more special
+        raise ValueError(str(error)) from error
 
 
 def _train_unigram(sentences: list[str], vocab_size: int) -> Unigram:

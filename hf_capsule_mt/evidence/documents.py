@@ -16,6 +16,7 @@ from .speed_tables import (
     allocator_table,
     cold_start_table,
     comparison_table,
+    gpu_table,
     large_memory_table,
     loader_table,
     operators_table,
@@ -25,7 +26,7 @@ from .speed_tables import (
     speed_table,
 )
 from .study_tables import figures_of_studies, study_tables
-from .systems import CTRANSLATE2, SERVING
+from .systems import CTRANSLATE2, GPU, SERVING
 from .translation_tables import (
     analysis_table,
     capsule_figures,
@@ -48,7 +49,7 @@ def all_tables() -> Tables:
         "README.md": {
             "gains": gains_table(),
             "speed_summary": speed_summary(
-                load("speed/speed_base.json"), load("speed/memory_base.json"), load("speed/serving_base.json")
+                *map(load, ("speed/speed_base.json", "speed/memory_base.json", "speed/serving_base.json", GPU))
             ),
         },
         "docs/systems.md": {"systems": systems_table()},
@@ -59,6 +60,7 @@ def all_tables() -> Tables:
         },
         "docs/speed.md": {
             "speed": speed_table(load("speed/speed_base.json"), load("speed/memory_base.json")),
+            "gpu": gpu_table(load(GPU)),
             "allocator": allocator_table(load("speed/speed_base.json"), load("speed/speed_base_kept_pages.json")),
             "operators": operators_table(load("speed/speed_yardstick.json")),
             "revisions": revisions_table(load("speed/revisions_yardstick.json")),

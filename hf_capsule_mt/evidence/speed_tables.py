@@ -49,24 +49,51 @@ def with_memory(record: Record, memory: Record | None) -> Record:
     return results
 
 
-def speed_summary(record: Record | None, memory: Record | None, serving: Record | None) -> str:
+def gpu_table(record: Record | None) -> str:
+    """Every system's training step on a GPU beside its parent's: a record of speed.py."""
+    if record is None:
+        return "not run"
+    lines = ["| system | training step |", "|---|---|"]
+    for name, row in record["results"].items():
+        if name != row["parent"]:
+            lines.append(f"| {MEASURED[name]} | {cost(row['training step'])} |")
+    rows = record["results"].values()
+    turns = {row["training step"]["turns"] for row in rows}
+    parents = " or ".join(dict.fromkeys(MEASURED[row["parent"]] for row in rows))
+    conditions = (
+        f"Time / that of {parents}, in brackets the quartiles of {', '.join(map(str, sorted(turns)))} turns, in "
+        f"parentheses operations / its. {record['environment']['machine']}, {_size(record)}, "
+        f"{record['tokens']:,} tokens per batch, {record['dtype']}, torch {record['environment']['torch']}. "
+        f"Revision {_revisions(record)}."
+    )
+    return "\n".join([*lines, "", conditions])
+
+
+def speed_summary(
+    record: Record | None, memory: Record | None, serving: Record | None, gpu: Record | None = None
+) -> str:
     """What the systems cost beside a plain model, in one number each: records of speed.py and of serving.py."""
     if record is None:
         return "not run"
     results = with_memory(record, memory)
-    columns = ["training step", "training memory", "one sentence, greedy", "16 sentences, beam 5"]
+    on_gpu = gpu["results"] if gpu else {}
+    columns = ["training step", "training memory", "one sentence, greedy", "16 sentences, beam 5", "training, GPU"]
     lines = [f"| | {' | '.join(columns)} | exported, beside CTranslate2 |", "|---" * (len(columns) + 2) + "|"]
     for name in SUMMARISED:
         row = results.get(name, {})
         train, greedy, beam = (f"{row[job]['time_ratio']:.2f}x" if job in row else "-" for job in JOBS)
         peak = f"{row['memory']['memory_ratio']:.2f}x" if "memory" in row else "-"
-        lines.append(f"| {' | '.join([MEASURED[name], train, peak, greedy, beam, exported_range(serving, name)])} |")
+        step = f"{on_gpu[name]['training step']['time_ratio']:.2f}x" if name in on_gpu else "-"
+        cells = [MEASURED[name], train, peak, greedy, beam, step, exported_range(serving, name)]
+        lines.append(f"| {' | '.join(cells)} |")
     alone = memory["environment"]["threads"] if memory else None
     conditions = (
         f"Time and memory / those of transformers' own Marian model of the same size, d {record['d_model']}, "
         f"{record['layers']} + {record['layers']} layers, V {record['vocab_size']:,}: medians on a CPU, threads: "
         f"{record['environment']['threads']}{f' (memory: {alone})' if memory else ''}, {record['dtype']}."
     )
+    if gpu is not None:
+        conditions += f" GPU: a training step on {gpu['environment']['machine']}, {gpu['dtype']}."
     if serving is not None:
         conditions += (
             " Last column: the time of the model exported to ONNX Runtime / CTranslate2's of the plain model, both in "
@@ -124,16 +151,25 @@ def speed_conditions(record: Record) -> str:
     cells = [cell for row in record["results"].values() for cell in row.values() if isinstance(cell, dict)]
     turns = sorted({cell["turns"] for cell in cells if "turns" in cell})
     source = f"the first 16 sentences of {record['source']}" if record["source"] else "16 sentences of equal length"
-    revisions = ", ".join(
-        f"`{tests['revision']}`" + (" with changes" if tests["dirty"] else "") for tests in record["tests"].values()
-    )
     return (
         f"Time / parent's, in brackets the quartiles of {turns[0]} to {turns[-1]} turns, in parentheses operations / "
-        f"parent's. Memory / parent's. d {record['d_model']}, {record['layers']} + "
-        f"{record['layers']} layers (recurrent {record['rnn_encoder_layers']} + {record['rnn_decoder_layers']}), "
-        f"V {record['vocab_size']:,}, N = {record['d_model']}, R = 3, {record['tokens']:,} tokens per batch, "
-        f"{record['dtype']}, {environment['threads']} threads, torch {environment['torch']}; decoding: lengths of "
-        f"{source}, random words. Recurrent systems have no plain parent in transformers. Revision {revisions}."
+        f"parent's. Memory / parent's. {_size(record)}, {record['tokens']:,} tokens per batch, {record['dtype']}, "
+        f"{environment['threads']} threads, torch {environment['torch']}; decoding: lengths of {source}, random "
+        f"words. Recurrent systems have no plain parent in transformers. Revision {_revisions(record)}."
+    )
+
+
+def _size(record: Record) -> str:
+    return (
+        f"d {record['d_model']}, {record['layers']} + {record['layers']} layers (recurrent "
+        f"{record['rnn_encoder_layers']} + {record['rnn_decoder_layers']}), V {record['vocab_size']:,}, "
+        f"N = {record['d_model']}, R = 3"
+    )
+
+
+def _revisions(record: Record) -> str:
+    return ", ".join(
+        f"`{tests['revision']}`" + (" with changes" if tests["dirty"] else "") for tests in record["tests"].values()
     )
 
 

@@ -175,5 +175,7 @@ GUIDED = {"routing": "GDR", "classifier": "CLF", "attention": "ATTN", "recurrent
 PROBED_TEXTS = {"europarl100": "Europarl, aligned by hand", "test2016": "test2016, fast_align"}
 # recorded by ctranslate2_ratio.py
 CTRANSLATE2 = ("ctranslate2_multi30k", "ctranslate2_base")
+# recorded by speed.py on a GPU
+GPU = "speed/speed_base_cuda.json"
 # recorded by serving.py
 SERVING = ("serving_yardstick", "serving_base")

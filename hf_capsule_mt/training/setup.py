@@ -58,8 +58,9 @@ logger = logging.getLogger(__name__)
 # Families whose decoder starts with the end of a sentence: M2M100 has no position for padding, and mBART's labels are
 # wrapped around.
 START_WITH_END = ("capsule-m2m100", "capsule-mbart")
-# Folder in datasets' cache.
+# Folders in datasets' cache.
 ENCODED_TEXT = "hf_capsule_mt_encoded"
+TRAINED_TOKENIZERS = "hf_capsule_mt_tokenizers"
 
 
 @dataclass
@@ -85,8 +86,8 @@ class Setup:
 
 def prepare(arguments: Arguments) -> Setup:
     """
-    Load and check everything that a run needs. Nothing is written but the tokenizer, if a new one is trained, and the
-    encoded training text, in datasets' cache folder (environment variable HF_DATASETS_CACHE).
+    Load and check everything that a run needs. Nothing is written but the tokenizer, if a new one is trained, and, in
+    datasets' cache folder (environment variable HF_DATASETS_CACHE), that tokenizer and the encoded training text.
 
     Raises:
         ValueError, FileNotFoundError: something that does not fit, with what to do about it.
@@ -161,7 +162,7 @@ def _encode(
             text["target"][:],
             tokenizer,
             **limits,
-            cache_dir=Path(datasets.config.HF_DATASETS_CACHE) / ENCODED_TEXT,
+            cache_dir=_cache(ENCODED_TEXT),
             progress=training.process_index == 0 and not training.disable_tqdm,
             name=name,
         )
@@ -252,9 +253,15 @@ def _new_tokenizer(arguments: Arguments, train: Dataset) -> PreTrainedTokenizerB
     with training.main_process_first(local=False, desc="training the tokenizer"):
         if training.process_index == 0:
             texts = train["source"][:] + train["target"][:]
-            tokenizer = train_tokenizer(texts, data.vocab_size, length, data.tokenizer_algorithm)
+            tokenizer = train_tokenizer(
+                texts, data.vocab_size, length, data.tokenizer_algorithm, cache_dir=_cache(TRAINED_TOKENIZERS)
+            )
             tokenizer.save_pretrained(training.output_dir)
     return from_checkpoint(AutoTokenizer, training.output_dir)
+
+
+def _cache(name: str) -> Path:
+    return Path(datasets.config.HF_DATASETS_CACHE) / name
 
 
 def _model(arguments: Arguments, tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:

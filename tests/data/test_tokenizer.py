@@ -3,6 +3,7 @@
 import pytest
 from transformers import AutoTokenizer
 
+from hf_capsule_mt.data import tokenizer as tokenizer_module
 from hf_capsule_mt.data.grammar import generate_corpus
 from hf_capsule_mt.data.tokenizer import ALGORITHMS, forget_last_call, train_tokenizer
 
@@ -108,3 +109,33 @@ def test_what_was_encoded_before_does_not_change_the_files(tokenizers, tmp_path)
     loaded(TEXTS[:2], truncation=True, max_length=3, padding="max_length")
     assert loaded.backend_tokenizer.truncation and loaded.backend_tokenizer.padding
     assert files("after") == before
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_what_was_trained_before_is_read(algorithm, tmp_path, monkeypatch):
+    def files(name: str) -> dict[str, bytes]:
+        train_tokenizer(TEXTS, 420, 64, algorithm, cache_dir=tmp_path / "cache").save_pretrained(tmp_path / name)
+        return {path.name: path.read_bytes() for path in (tmp_path / name).iterdir()}
+
+    first = files("first")
+
+    def refuse(*_):
+        raise AssertionError("trained again")
+
+    monkeypatch.setattr(tokenizer_module, "_train", refuse)
+    assert files("second") == first
+    for changed in ({"texts": TEXTS[1:]}, {"vocab_size": 421}, {"algorithm": ALGORITHMS[algorithm == ALGORITHMS[0]]}):
+        arguments = {"texts": TEXTS, "vocab_size": 420, "algorithm": algorithm, **changed}
+        with pytest.raises(AssertionError, match="trained again"):
+            train_tokenizer(**arguments, model_max_length=64, cache_dir=tmp_path / "cache")
+
+
+@pytest.mark.parametrize("damage", ["", '{"version": "1.0"', "{}"])
+def test_damaged_tokenizer_in_the_cache_is_trained_again(damage, tmp_path, caplog):
+    train_tokenizer(TEXTS, 420, 64, cache_dir=tmp_path)
+    (file,) = tmp_path.glob("*.json")
+    content = file.read_text(encoding="utf-8")
+    file.write_text(damage, encoding="utf-8")
+    train_tokenizer(TEXTS, 420, 64, cache_dir=tmp_path)
+    assert file.read_text(encoding="utf-8") == content
+    assert f"{file} cannot be read" in caplog.text

@@ -322,6 +322,21 @@ def test_speed_is_beside_our_plain_model(records, trained, verdict):
     records["speed/speed_base.json"] = {"results": results}
     found, numbers = row("Zheng et al.: training at 0.67x")
     assert found == verdict and numbers.startswith(f"{1 / trained:.2f}x and 0.94x the speed of our plain model, ")
+    assert numbers.endswith("(base size, beam 5)")
+
+
+@pytest.mark.parametrize(("trained", "verdict"), [(1.8, "shown again"), (1.9, "not shown")])
+def test_training_is_as_fast_beside_the_plain_model_on_a_gpu_too(records, trained, verdict):
+    def measured(training):
+        return {"training step": {"time_ratio": training}, "beam 5, 16 sentences": {"time_ratio": 1.0}}
+
+    results = {"none": measured(1.0), "guided_routing_bow_bca": measured(1.2)}
+    records["speed/speed_base.json"] = {"results": results}
+    results = {"none": measured(1.25), "guided_routing_bow_bca": measured(trained)}
+    records["speed/speed_base_cuda.json"] = {"results": results}
+    found, numbers = row("Zheng et al.: training at 0.67x")
+    assert found == verdict
+    assert numbers.endswith(f"; training on a GPU {1.25 / trained:.2f}x and {1 / trained:.2f}x")
 
 
 @pytest.mark.parametrize(

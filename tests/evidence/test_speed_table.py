@@ -75,8 +75,8 @@ def test_the_summary_is_one_number_each(record):
         },
     }
     lines = speed_tables.speed_summary(record, None, serving).splitlines()
-    assert "| EM routing | 1.25x | 1.20x | 1.50x | - | 1.11x to 1.35x |" in lines
-    assert "| GDR | - | 1.20x | - | - | - |" in lines
+    assert "| EM routing | 1.25x | 1.20x | 1.50x | - | - | 1.11x to 1.35x |" in lines
+    assert "| GDR | - | 1.20x | - | - | - | - |" in lines
     assert "threads: 2, float32" in lines[-1] and "V 8,000, threads: 1" in lines[-1]
     assert "CTranslate2's" not in speed_tables.speed_summary(record, None, None)
     # a record is left as it is: two tables are made of it
@@ -86,6 +86,25 @@ def test_the_summary_is_one_number_each(record):
     }
     speed_tables.speed_summary(record, memory, None)
     assert "linear" not in record["results"]
+
+
+def test_a_gpu_has_a_table_of_its_own_and_a_column_of_the_summary(record):
+    gpu = {
+        **record,
+        "dtype": "bfloat16",
+        "environment": {"torch": "2.11.0", "machine": "NVIDIA H100"},
+        "results": {
+            "marian": {"parent": "marian", "training step": cell(1.0, 1.0)},
+            "em_routing": {"parent": "marian", "training step": cell(1.75, 1.2)},
+        },
+    }
+    lines = speed_tables.gpu_table(gpu).splitlines()
+    assert lines[2:4] == ["| EM routing | 1.75x [1.65, 1.85] (1.20x) |", ""]
+    assert "NVIDIA H100" in lines[4] and "bfloat16" in lines[4] and "5 turns" in lines[4]
+    summary = speed_tables.speed_summary(record, None, None, gpu).splitlines()
+    assert "| EM routing | 1.25x | 1.20x | 1.50x | - | 1.75x | - |" in summary
+    assert "on NVIDIA H100, bfloat16" in summary[-1]
+    assert speed_tables.gpu_table(None) == "not run"
 
 
 def test_what_costs_less_than_its_operations_is_not_explained(record, monkeypatch):
