@@ -69,14 +69,14 @@ def train_tokenizer(
             f"vocab_size={vocab_size} is too small: special tokens, bytes and ASCII characters alone are "
             f"{vocab_size - available} pieces"
         )
-    sentences = _spell_with(available // 2, [text for text in texts if text.strip()])
+    sentences = [text for text in texts if text.strip()]
     if not sentences:
         raise ValueError("cannot train a tokenizer: there is no text")
 
     tokenizer = cached(
         None if cache_dir is None else cache_dir / f"{_digest(sentences, vocab_size, algorithm)}.json",
         _read,
-        make=lambda: _train(sentences, vocab_size, algorithm),
+        make=lambda: _train(_spell_with(available // 2, sentences), vocab_size, algorithm),
         save=lambda made, path: write_whole(path, made.to_str()),
         what="the trained tokenizer",
     )
