@@ -338,9 +338,9 @@ def speed(system: str, trained: float, decoded: float) -> Finding:
     seen = ours[0] >= trained and ours[1] >= decoded
     gpu = load(GPU)
     if gpu is not None and {system, "none"} <= gpu["results"].keys():
-        times = [gpu["results"][name]["training step"]["time_ratio"] for name in ("none", system)]
-        seen = seen and times[0] / times[1] >= trained
-        text += f"; training on a GPU {times[0] / times[1]:.2f}x and {1 / times[1]:.2f}x"
+        none, ratio = (gpu["results"][name]["training step"]["time_ratio"] for name in ("none", system))
+        seen = seen and none / ratio >= trained
+        text += f"; training on a GPU {none / ratio:.2f}x and {1 / ratio:.2f}x"
     return Finding(SHOWN if seen else NOT_SHOWN, text)
 
 

@@ -49,7 +49,10 @@ def all_tables() -> Tables:
         "README.md": {
             "gains": gains_table(),
             "speed_summary": speed_summary(
-                *map(load, ("speed/speed_base.json", "speed/memory_base.json", "speed/serving_base.json", GPU))
+                load("speed/speed_base.json"),
+                load("speed/memory_base.json"),
+                load("speed/serving_base.json"),
+                load(GPU),
             ),
         },
         "docs/systems.md": {"systems": systems_table()},
